@@ -1,0 +1,357 @@
+#include "custom_ops/core/active_set.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "custom_ops/core/random.h"
+
+namespace dslide {
+namespace {
+
+std::string CheckSplits(const int64_t* splits, int64_t rows, int64_t size) {
+  if (splits[0] != 0 || splits[rows] != size) {
+    return "row_splits must run from 0 to the number of ids, " + std::to_string(size) +
+           "; received " + std::to_string(splits[0]) + " to " + std::to_string(splits[rows]);
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    if (splits[row + 1] < splits[row]) {
+      return "row_splits must not fall; received " + std::to_string(splits[row]) + " and then " +
+             std::to_string(splits[row + 1]) + " at row " + std::to_string(row);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string CanonicalLabels(const int64_t* splits, int64_t rows, const int64_t* values,
+                            int64_t size, int64_t units, Csr* labels) {
+  std::string error = CheckSplits(splits, rows, size);
+  if (!error.empty()) return error;
+  labels->splits.assign(rows + 1, 0);
+  labels->ids.clear();
+  labels->ids.reserve(size);
+  for (int64_t row = 0; row < rows; ++row) {
+    const size_t begin = labels->ids.size();
+    for (int64_t j = splits[row]; j < splits[row + 1]; ++j) {
+      if (values[j] == -1) continue;
+      if (values[j] < 0 || values[j] >= units) {
+        return "row " + std::to_string(row) + " has label " + std::to_string(values[j]) +
+               ", which is outside [0, " + std::to_string(units) +
+               "); labels number the layer's units from 0, and -1 pads";
+      }
+      labels->ids.push_back(static_cast<int32_t>(values[j]));
+    }
+    const auto first = labels->ids.begin() + begin;
+    std::sort(first, labels->ids.end());
+    labels->ids.erase(std::unique(first, labels->ids.end()), labels->ids.end());
+    labels->splits[row + 1] = labels->ids.size();
+  }
+  return "";
+}
+
+std::string CheckCsr(const int64_t* splits, int64_t rows, const int32_t* ids, int64_t size,
+                     int64_t units, bool strictly) {
+  std::string error = CheckSplits(splits, rows, size);
+  if (!error.empty()) return error;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t j = splits[row]; j < splits[row + 1]; ++j) {
+      if (ids[j] < 0 || ids[j] >= units) {
+        return "row " + std::to_string(row) + " has id " + std::to_string(ids[j]) +
+               ", which is outside [0, " + std::to_string(units) + ")";
+      }
+      if (j > splits[row] && ids[j] < ids[j - 1] + (strictly ? 1 : 0)) {
+        return "ids must ascend in each row; row " + std::to_string(row) + " has " +
+               std::to_string(ids[j - 1]) + " and then " + std::to_string(ids[j]);
+      }
+    }
+  }
+  return "";
+}
+
+namespace {
+
+// The choice of one row at a time, with counters that are clean between rows. Vote is wide enough
+// for the number of tables.
+template <typename Vote>
+class RowSelector {
+ public:
+  explicit RowSelector(const LshQuery& query)
+      : query_(query), votes_(query.units, 0), chosen_((query.units + 63) / 64, 0) {}
+
+  // Appends the row's active set to `out`, ascending.
+  void Select(int64_t row, const int32_t* label_begin, const int32_t* label_end,
+              std::vector<int32_t>* out) {
+    found_.clear();
+    CountVotes(row);
+    for (const int32_t* label = label_begin; label != label_end; ++label) Choose(*label);
+    const int64_t labels = label_end - label_begin;
+    int64_t room = std::max<int64_t>(0, std::min(query_.active, query_.units) - labels);
+    room -= ChooseMostVoted(room);
+    if (query_.fill && room > 0) ChooseRandom(row, room);
+    for (const int32_t id : found_) votes_[id] = 0;
+    Drain(out);
+  }
+
+ private:
+  bool IsChosen(int32_t id) const { return chosen_[id >> 6] >> (id & 63) & 1; }
+  void Choose(int32_t id) { chosen_[id >> 6] |= uint64_t{1} << (id & 63); }
+
+  void CountVotes(int64_t row) {
+    const int64_t tables = query_.tables;
+    for (int64_t table = 0; table < tables; ++table) {
+      const int32_t* ptr = query_.bucket_ptr + table * (query_.buckets + 1) +
+                           query_.codes[row * tables + table];
+      const int64_t length = ptr[1] - ptr[0];
+      if (length == 0) continue;
+      const int32_t* bucket = query_.neuron_ids + table * query_.units + ptr[0];
+      const int64_t taken = std::min(length, query_.bucket_size);
+      const int64_t start = Below(Mix(query_.seed, row, table), length);
+      const int64_t until_end = std::min(taken, length - start);
+      for (int64_t j = 0; j < until_end; ++j) Vote1(bucket[start + j]);
+      for (int64_t j = 0; j < taken - until_end; ++j) Vote1(bucket[j]);
+    }
+  }
+
+  void Vote1(int32_t id) {
+    if (votes_[id]++ == 0) found_.push_back(id);
+  }
+
+  // Chooses up to `room` neurons in falling order of votes, equals in the order they were found.
+  // Returns how many.
+  int64_t ChooseMostVoted(int64_t room) {
+    histogram_.assign(query_.tables + 1, 0);
+    for (const int32_t id : found_) {
+      if (!IsChosen(id)) ++histogram_[votes_[id]];
+    }
+    int64_t above = 0, limit = query_.tables;
+    while (limit > 0 && above + histogram_[limit] <= room) above += histogram_[limit--];
+    int64_t ties = limit > 0 ? room - above : 0;
+    const int64_t result = above + ties;
+    if (result == 0) return 0;
+    for (const int32_t id : found_) {
+      if (IsChosen(id)) continue;
+      if (votes_[id] > limit) {
+        Choose(id);
+      } else if (votes_[id] == limit && ties > 0) {
+        Choose(id);
+        --ties;
+      }
+    }
+    return result;
+  }
+
+  // Tries random neurons, then takes the next free ones after a random place, so that it ends even
+  // when nearly all are taken.
+  void ChooseRandom(int64_t row, int64_t count) {
+    const uint64_t key = Mix(query_.seed, row, ~uint64_t{0});
+    for (int64_t attempt = 0; attempt < 2 * count && count > 0; ++attempt) {
+      const int32_t id = Below(Mix(key, attempt), query_.units);
+      if (IsChosen(id)) continue;
+      Choose(id);
+      --count;
+    }
+    int32_t id = Below(Mix(key), query_.units);
+    for (int64_t step = 0; step < query_.units && count > 0; ++step) {
+      if (!IsChosen(id)) {
+        Choose(id);
+        --count;
+      }
+      id = id + 1 == query_.units ? 0 : id + 1;
+    }
+  }
+
+  // Moves the chosen neurons to `out` in ascending order.
+  void Drain(std::vector<int32_t>* out) {
+    for (size_t word = 0; word < chosen_.size(); ++word) {
+      for (uint64_t bits = chosen_[word]; bits != 0; bits &= bits - 1) {
+        out->push_back(static_cast<int32_t>(word * 64 + __builtin_ctzll(bits)));
+      }
+      chosen_[word] = 0;
+    }
+  }
+
+  const LshQuery& query_;
+  std::vector<Vote> votes_;
+  std::vector<uint64_t> chosen_;
+  std::vector<int32_t> found_;
+  std::vector<int64_t> histogram_;
+};
+
+// Joins rows that were made apart.
+Csr Join(const std::vector<std::vector<int32_t>>& parts, std::vector<int64_t> splits) {
+  Csr result{std::move(splits), {}};
+  for (size_t row = 1; row < result.splits.size(); ++row) {
+    result.splits[row] += result.splits[row - 1];
+  }
+  result.ids.reserve(result.splits.back());
+  for (const auto& part : parts) result.ids.insert(result.ids.end(), part.begin(), part.end());
+  return result;
+}
+
+template <typename Vote>
+Csr SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel) {
+  constexpr int64_t kRowsPerPart = 16;
+  const int64_t count = (labels.rows + kRowsPerPart - 1) / kRowsPerPart;
+  std::vector<std::vector<int32_t>> parts(count);
+  std::vector<int64_t> splits(labels.rows + 1, 0);
+  const int64_t cost = kRowsPerPart * (query.tables * std::min<int64_t>(query.bucket_size, 1000) +
+                                       query.units / 64);
+  parallel(count, cost, [&](int64_t begin, int64_t end) {
+    RowSelector<Vote> selector(query);
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t last = std::min(labels.rows, (part + 1) * kRowsPerPart);
+      for (int64_t row = part * kRowsPerPart; row < last; ++row) {
+        const int64_t before = parts[part].size();
+        selector.Select(row, labels.begin(row), labels.end(row), &parts[part]);
+        splits[row + 1] = parts[part].size() - before;
+      }
+    }
+  });
+  return Join(parts, std::move(splits));
+}
+
+}  // namespace
+
+Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel) {
+  return query.tables <= std::numeric_limits<uint8_t>::max()
+             ? SelectRows<uint8_t>(query, labels, parallel)
+             : SelectRows<uint16_t>(query, labels, parallel);
+}
+
+std::vector<int32_t> SampleNeurons(int64_t units, int64_t count, Distribution distribution,
+                                   uint64_t seed) {
+  count = std::min(count, units);
+  std::vector<uint64_t> taken((units + 63) / 64, 0);
+  std::vector<int32_t> ids;
+  ids.reserve(count);
+  const double log_range = std::log1p(static_cast<double>(units));
+  auto take = [&](int64_t id) {
+    uint64_t& word = taken[id >> 6];
+    const uint64_t bit = uint64_t{1} << (id & 63);
+    if (word & bit) return;
+    word |= bit;
+    ids.push_back(static_cast<int32_t>(id));
+  };
+  auto draw = [&](uint64_t random) -> int64_t {
+    if (distribution == Distribution::kUniform) return Below(random, units);
+    return std::min<int64_t>(units - 1, std::expm1(Unit(random) * log_range));
+  };
+  // Past this many draws nearly all are taken; the rest comes in order from a random place.
+  const int64_t attempts = 64 * count;
+  for (int64_t a = 0; a < attempts && static_cast<int64_t>(ids.size()) < count; ++a) {
+    take(draw(Mix(seed, a)));
+  }
+  const int64_t start = Below(Mix(seed), units);
+  for (int64_t j = 0; j < units && static_cast<int64_t>(ids.size()) < count; ++j) {
+    take((start + j) % units);
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+Csr UnionWithLabels(const int32_t* shared, int64_t count, const CsrView& labels) {
+  Csr result;
+  result.splits.assign(labels.rows + 1, 0);
+  result.ids.reserve(labels.rows * count + labels.size());
+  for (int64_t row = 0; row < labels.rows; ++row) {
+    std::set_union(shared, shared + count, labels.begin(row), labels.end(row),
+                   std::back_inserter(result.ids));
+    result.splits[row + 1] = result.ids.size();
+  }
+  return result;
+}
+
+namespace {
+
+// Slabs small enough for their counters to stay in the first-level cache, yet few enough to find
+// their borders cheaply in every row.
+int64_t SlabUnits(int64_t units) {
+  constexpr int64_t kCounters = 4096, kMostSlabs = 256;
+  return std::max(kCounters, (units + kMostSlabs - 1) / kMostSlabs);
+}
+
+}  // namespace
+
+int64_t Transpose::SlabSize(int64_t slab) const {
+  return std::min(units_ - SlabBegin(slab), slab_units_);
+}
+
+Transpose::Transpose(const CsrView& active, int64_t units, const ParallelFor& parallel)
+    : active_(active),
+      units_(units),
+      slab_units_(SlabUnits(units)),
+      slabs_((units + slab_units_ - 1) / slab_units_),
+      places_((slabs_ + 1) * active.rows),
+      slab_entries_(slabs_ + 1, 0),
+      slab_neurons_(slabs_ + 1, 0) {
+  parallel(active.rows, slabs_ * 20, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int32_t* first = active_.begin(row);
+      for (int64_t slab = 0; slab <= slabs_; ++slab) {
+        if (slab == slabs_) first = active_.end(row);
+        first = std::lower_bound(first, active_.end(row), SlabBegin(slab),
+                                 [](int32_t id, int64_t border) { return id < border; });
+        places_[slab * active_.rows + row] = static_cast<int32_t>(first - active_.ids);
+      }
+    }
+  });
+  parallel(slabs_, 1 + active.size() / std::max<int64_t>(1, slabs_),
+           [&](int64_t begin, int64_t end) {
+             std::vector<uint8_t> seen(slab_units_);
+             for (int64_t slab = begin; slab < end; ++slab) {
+               std::fill(seen.begin(), seen.end(), 0);
+               int64_t entries = 0;
+               for (int64_t row = 0; row < active_.rows; ++row) {
+                 const int32_t last = FirstPlace(slab + 1, row);
+                 entries += last - FirstPlace(slab, row);
+                 for (int32_t e = FirstPlace(slab, row); e < last; ++e) {
+                   seen[active_.ids[e] - SlabBegin(slab)] = 1;
+                 }
+               }
+               slab_entries_[slab + 1] = entries;
+               slab_neurons_[slab + 1] = std::count(seen.begin(), seen.end(), 1);
+             }
+           });
+  for (int64_t slab = 0; slab < slabs_; ++slab) {
+    slab_entries_[slab + 1] += slab_entries_[slab];
+    slab_neurons_[slab + 1] += slab_neurons_[slab];
+  }
+  count_ = slab_neurons_[slabs_];
+}
+
+void Transpose::Write(int32_t* neurons, int64_t* splits, int32_t* entry_row, int32_t* entry_index,
+                      const ParallelFor& parallel) const {
+  splits[count_] = slab_entries_[slabs_];
+  parallel(slabs_, 1 + 3 * active_.size() / std::max<int64_t>(1, slabs_),
+           [&](int64_t begin, int64_t end) {
+    std::vector<int32_t> next(slab_units_);
+    for (int64_t slab = begin; slab < end; ++slab) {
+      std::fill(next.begin(), next.end(), 0);
+      for (int64_t row = 0; row < active_.rows; ++row) {
+        for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
+          ++next[active_.ids[e] - SlabBegin(slab)];
+        }
+      }
+      int64_t place = slab_entries_[slab], u = slab_neurons_[slab];
+      for (int64_t j = 0; j < SlabSize(slab); ++j) {
+        if (next[j] == 0) continue;
+        neurons[u] = static_cast<int32_t>(SlabBegin(slab) + j);
+        splits[u++] = place;
+        const int32_t length = next[j];
+        next[j] = static_cast<int32_t>(place);
+        place += length;
+      }
+      for (int64_t row = 0; row < active_.rows; ++row) {
+        for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
+          const int32_t to = next[active_.ids[e] - SlabBegin(slab)]++;
+          entry_row[to] = static_cast<int32_t>(row);
+          entry_index[to] = e;
+        }
+      }
+    }
+  });
+}
+
+}  // namespace dslide

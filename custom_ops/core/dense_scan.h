@@ -1,0 +1,42 @@
+// Passes over all neurons, block by block: exact results with no (rows, units) array.
+
+#ifndef TF_DSLIDE_CORE_DENSE_SCAN_H_
+#define TF_DSLIDE_CORE_DENSE_SCAN_H_
+
+#include <cstdint>
+
+#include "custom_ops/core/active_set.h"
+#include "custom_ops/core/parallel.h"
+
+namespace dslide {
+
+// A dense layer applied to a batch: logits = x w^T + bias. `bias` may be null.
+struct DenseScan {
+  int64_t rows;
+  int64_t d;
+  int64_t units;
+  const float* x;     // (rows, d)
+  const float* w;     // (units, d)
+  const float* bias;  // (units)
+};
+
+// log(sum over all units of exp(logit)) of each row.
+void LogSumExp(const DenseScan& scan, float* log_sum_exp, const ParallelFor& parallel);
+
+// The k <= units largest logits of each row, falling, the lower id first among equals.
+void TopK(const DenseScan& scan, int64_t k, int32_t* ids, float* scores,
+          const ParallelFor& parallel);
+
+// loss[row] = log_sum_exp[row] - mean logit of the row's labels; 0 without labels.
+void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const float* log_sum_exp,
+                      float* loss, const ParallelFor& parallel);
+
+// Gradients of sum over rows of upstream[row] * loss[row].
+void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels,
+                              const float* log_sum_exp, const float* upstream, float* x_gradient,
+                              float* w_gradient, float* bias_gradient,
+                              const ParallelFor& parallel);
+
+}  // namespace dslide
+
+#endif  // TF_DSLIDE_CORE_DENSE_SCAN_H_

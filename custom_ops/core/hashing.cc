@@ -1,0 +1,207 @@
+#include "custom_ops/core/hashing.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <numeric>
+
+#include "custom_ops/core/random.h"
+#include "custom_ops/core/simd.h"
+
+namespace dslide {
+namespace {
+
+// A random permutation of [0, n) in `order`, which must hold one already.
+void Shuffle(uint64_t key, std::vector<int32_t>* order, int64_t prefix) {
+  const int64_t n = order->size();
+  for (int64_t j = 0; j < prefix; ++j) {
+    std::swap((*order)[j], (*order)[j + Below(Mix(key, j), n - j)]);
+  }
+}
+
+// A sum of twelve uniform integers, centred and scaled to variance 1.
+float NearNormal(uint64_t key) {
+  int64_t sum = 0;
+  for (int word = 0; word < 3; ++word) {
+    const uint64_t random = Mix(key, word);
+    for (int part = 0; part < 4; ++part) sum += random >> (16 * part) & 0xffff;
+  }
+  return static_cast<float>((static_cast<double>(sum) - 6.0 * 65535.0) / 65536.0);
+}
+
+}  // namespace
+
+void MakeSimHash(uint64_t seed, int64_t dim, int64_t projections, int64_t nonzeros, int32_t* index,
+                 float* value) {
+  std::vector<int32_t> order(dim);
+  std::iota(order.begin(), order.end(), 0);
+  for (int64_t p = 0; p < projections; ++p) {
+    const uint64_t key = Mix(seed, p);
+    Shuffle(key, &order, nonzeros);
+    std::copy(order.begin(), order.begin() + nonzeros, index + p * nonzeros);
+    std::sort(index + p * nonzeros, index + (p + 1) * nonzeros);
+    for (int64_t j = 0; j < nonzeros; ++j) value[p * nonzeros + j] = NearNormal(Mix(~key, j));
+  }
+}
+
+void MakeDwta(uint64_t seed, int64_t dim, int64_t bins, int64_t bin_size, int32_t* index) {
+  const int64_t bins_per_permutation = dim / bin_size;
+  std::vector<int32_t> order(dim);
+  std::iota(order.begin(), order.end(), 0);
+  for (int64_t bin = 0; bin < bins; ++bin) {
+    const int64_t place = bin % bins_per_permutation;
+    if (place == 0) Shuffle(Mix(seed, bin), &order, dim);
+    std::copy_n(order.begin() + place * bin_size, bin_size, index + bin * bin_size);
+  }
+}
+
+namespace {
+
+// Splits n vectors into blocks of kHashBlock, turns each block so that its vectors lie in the
+// lanes, and calls `hash(xt, first, lanes)`. Returns which vector is not finite.
+template <typename Hash>
+std::string ForBlocks(const float* x, int64_t n, int64_t dim, int64_t cost,
+                      const ParallelFor& parallel, const Hash& hash) {
+  std::atomic<int64_t> bad{std::numeric_limits<int64_t>::max()};
+  const int64_t blocks = (n + kHashBlock - 1) / kHashBlock;
+  parallel(blocks, cost, [&](int64_t begin, int64_t end) {
+    std::vector<float> xt(dim * kHashBlock);
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kHashBlock;
+      const int64_t lanes = std::min<int64_t>(kHashBlock, n - first);
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        const float* row = x + (first + lane) * dim;
+        if (!Simd().all_finite(row, dim)) {
+          int64_t seen = bad.load();
+          while (first + lane < seen && !bad.compare_exchange_weak(seen, first + lane)) {
+          }
+        }
+        for (int64_t i = 0; i < dim; ++i) xt[i * kHashBlock + lane] = row[i];
+      }
+      hash(xt.data(), first, lanes);
+    }
+  });
+  const int64_t row = bad.load();
+  if (row == std::numeric_limits<int64_t>::max()) return "";
+  const float* at = std::find_if(x + row * dim, x + (row + 1) * dim,
+                                 [](float value) { return !(value - value == 0); });
+  return "row " + std::to_string(row) + " holds " + std::to_string(*at) + " at column " +
+         std::to_string(at - (x + row * dim));
+}
+
+}  // namespace
+
+std::string SimHashCodes(const SimHash& hash, const float* x, int64_t n, int32_t* codes,
+                         const ParallelFor& parallel) {
+  const int64_t projections = hash.bits * hash.tables;
+  return ForBlocks(
+      x, n, hash.dim, projections * hash.nonzeros * 4, parallel,
+      [&](const float* xt, int64_t first, int64_t lanes) {
+        float sum[kHashBlock];
+        for (int64_t table = 0; table < hash.tables; ++table) {
+          int32_t code[kHashBlock] = {};
+          for (int64_t bit = 0; bit < hash.bits; ++bit) {
+            const int64_t p = (table * hash.bits + bit) * hash.nonzeros;
+            Simd().project(xt, hash.index + p, hash.value + p, hash.nonzeros, sum);
+            for (int lane = 0; lane < kHashBlock; ++lane) {
+              code[lane] |= static_cast<int32_t>(sum[lane] > 0) << bit;
+            }
+          }
+          for (int64_t lane = 0; lane < lanes; ++lane) {
+            codes[(first + lane) * hash.tables + table] = code[lane];
+          }
+        }
+      });
+}
+
+namespace {
+
+int64_t Log2(int64_t power) { return 63 - __builtin_clzll(power); }
+
+// The code of one lane's bin, or of the bin that it borrows from.
+int32_t BinCode(const int32_t* winner, const int32_t* filled, int64_t bins, int64_t bin,
+                int64_t lane) {
+  for (int64_t attempt = 0; attempt < 64; ++attempt) {
+    const int64_t from = attempt == 0 ? bin : Below(Mix(bin, attempt), bins);
+    if (filled[from * kHashBlock + lane]) return winner[from * kHashBlock + lane];
+  }
+  for (int64_t step = 1; step < bins; ++step) {
+    const int64_t from = (bin + step) % bins;
+    if (filled[from * kHashBlock + lane]) return winner[from * kHashBlock + lane];
+  }
+  return 0;  // The whole vector is 0.
+}
+
+}  // namespace
+
+std::string DwtaCodes(const Dwta& hash, const float* x, int64_t n, int32_t* codes,
+                      const ParallelFor& parallel) {
+  const int64_t bins = hash.tables * hash.bins_per_table;
+  const int64_t bits = Log2(hash.bin_size);
+  const bool folds = bits * hash.bins_per_table > hash.address_bits;
+  return ForBlocks(
+      x, n, hash.dim, bins * hash.bin_size * 8, parallel,
+      [&](const float* xt, int64_t first, int64_t lanes) {
+        std::vector<int32_t> winner(bins * kHashBlock), filled(bins * kHashBlock);
+        for (int64_t bin = 0; bin < bins; ++bin) {
+          Simd().winner(xt, hash.index + bin * hash.bin_size, hash.bin_size,
+                        winner.data() + bin * kHashBlock, filled.data() + bin * kHashBlock);
+        }
+        for (int64_t lane = 0; lane < lanes; ++lane) {
+          for (int64_t table = 0; table < hash.tables; ++table) {
+            uint64_t code = 0;
+            for (int64_t k = 0; k < hash.bins_per_table; ++k) {
+              const int64_t bin = table * hash.bins_per_table + k;
+              code = code << bits | BinCode(winner.data(), filled.data(), bins, bin, lane);
+            }
+            if (folds) code = hash.address_bits == 0 ? 0 : Mix(code) >> (64 - hash.address_bits);
+            codes[(first + lane) * hash.tables + table] = static_cast<int32_t>(code);
+          }
+        }
+      });
+}
+
+std::string BuildTables(const int32_t* codes, int64_t n, int64_t tables, int64_t buckets,
+                        int32_t* bucket_ptr, int32_t* neuron_ids, const ParallelFor& parallel) {
+  // As many tables at once as share a cache line of codes.
+  constexpr int64_t kGroup = 8;
+  std::atomic<int64_t> bad{-1};
+  const int64_t groups = (tables + kGroup - 1) / kGroup;
+  parallel(groups, 1 + n * kGroup * 4, [&](int64_t begin, int64_t end) {
+    for (int64_t group = begin; group < end; ++group) {
+      const int64_t first = group * kGroup, last = std::min(tables, first + kGroup);
+      const int64_t stride = buckets + 1;
+      std::fill(bucket_ptr + first * stride, bucket_ptr + last * stride, 0);
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t table = first; table < last; ++table) {
+          const int32_t code = codes[i * tables + table];
+          if (code < 0 || code >= buckets) {
+            bad = i * tables + table;
+            return;
+          }
+          ++bucket_ptr[table * stride + code + 1];
+        }
+      }
+      std::vector<int32_t> next(kGroup * buckets);
+      for (int64_t table = first; table < last; ++table) {
+        int32_t* ptr = bucket_ptr + table * stride;
+        std::partial_sum(ptr, ptr + stride, ptr);
+        std::copy_n(ptr, buckets, next.begin() + (table - first) * buckets);
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t table = first; table < last; ++table) {
+          const int32_t code = codes[i * tables + table];
+          neuron_ids[table * n + next[(table - first) * buckets + code]++] =
+              static_cast<int32_t>(i);
+        }
+      }
+    }
+  });
+  const int64_t at = bad.load();
+  if (at < 0) return "";
+  return "neuron " + std::to_string(at / tables) + " has code " + std::to_string(codes[at]) +
+         " in table " + std::to_string(at % tables) + ", which is outside [0, " +
+         std::to_string(buckets) + ")";
+}
+
+}  // namespace dslide

@@ -1,0 +1,165 @@
+#include "custom_ops/core/sparse_products.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace dslide {
+namespace {
+
+// Rough nanoseconds to stream a row of d floats and to use it once.
+int64_t RowCost(int64_t d) { return 20 + d / 4; }
+int64_t EntryCost(int64_t d) { return 5 + d / 16; }
+
+int64_t NeuronCost(const NeuronView& view, int64_t d) {
+  return RowCost(d) + EntryCost(d) * view.size() / std::max<int64_t>(1, view.count);
+}
+
+// Neuron rows lie apart, so the hardware does not foresee the next one.
+constexpr int64_t kAhead = 6;
+
+inline void PrefetchRow(const float* row, int64_t d) {
+  for (int64_t i = 0; i < d; i += 16) __builtin_prefetch(row + i);
+}
+
+inline void PrefetchNeuron(const NeuronView& view, int64_t u, const float* w, int64_t d) {
+  if (u + kAhead < view.count) PrefetchRow(w + view.neurons[u + kAhead] * d, d);
+}
+
+}  // namespace
+
+void ActiveLogits(const NeuronView& view, const float* x, const float* w, const float* bias,
+                  int64_t d, float* logits, const ParallelFor& parallel) {
+  parallel(view.count, NeuronCost(view, d), [&](int64_t begin, int64_t end) {
+    for (int64_t u = begin; u < end; ++u) {
+      PrefetchNeuron(view, u, w, d);
+      const int64_t neuron = view.neurons[u], first = view.splits[u];
+      Simd().dot_entries(w + neuron * d, x, d, view.entry_row + first, view.entry_index + first,
+                         view.length(u), bias ? bias[neuron] : 0.0f, logits);
+    }
+  });
+}
+
+void CsrMatMul(const CsrView& active, const float* coef, const float* w, int64_t d, float* y,
+               const ParallelFor& parallel) {
+  const int64_t cost =
+      RowCost(d) * (1 + active.size() / std::max<int64_t>(1, active.rows));
+  parallel(active.rows, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      if (row + 1 < end) {
+        for (const int32_t* id = active.begin(row + 1); id != active.end(row + 1); ++id) {
+          __builtin_prefetch(w + *id * d);
+        }
+      }
+      Simd().sum_entries(w, d, active.begin(row), nullptr, coef + active.splits[row],
+                         active.length(row), y + row * d);
+    }
+  });
+}
+
+namespace {
+
+// Borders of slabs of neurons with about the same number of entries each.
+std::vector<int64_t> SlabBorders(const NeuronView& view, const Slabs& slabs) {
+  std::vector<int64_t> borders(slabs.count() + 1, view.count);
+  borders[0] = 0;
+  for (int64_t slab = 1; slab < slabs.count(); ++slab) {
+    borders[slab] =
+        std::lower_bound(view.splits, view.splits + view.count, slabs.begin(slab)) - view.splits;
+  }
+  return borders;
+}
+
+}  // namespace
+
+void CsrMatMulByNeuron(const NeuronView& view, int64_t rows, const float* coef, const float* w,
+                       int64_t d, float* y, const ParallelFor& parallel) {
+  constexpr int64_t kSlabs = 16;
+  const Slabs slabs(view.size(), kSlabs);
+  const std::vector<int64_t> borders = SlabBorders(view, slabs);
+  const int64_t size = rows * d;
+  std::vector<float> sums(slabs.count() * size, 0.0f);
+  const int64_t cost = NeuronCost(view, d) * (1 + view.count / slabs.count());
+  parallel(slabs.count(), cost, [&](int64_t begin, int64_t end) {
+    for (int64_t slab = begin; slab < end; ++slab) {
+      for (int64_t u = borders[slab]; u < borders[slab + 1]; ++u) {
+        PrefetchNeuron(view, u, w, d);
+        const int64_t first = view.splits[u];
+        Simd().spread_entries(w + view.neurons[u] * d, d, view.entry_row + first,
+                              view.entry_index + first, coef, view.length(u),
+                              sums.data() + slab * size);
+      }
+    }
+  });
+  parallel(rows, slabs.count() * RowCost(d), [&](int64_t begin, int64_t end) {
+    const int64_t length = (end - begin) * d;
+    std::copy_n(sums.data() + begin * d, length, y + begin * d);
+    for (int64_t slab = 1; slab < slabs.count(); ++slab) {
+      Simd().add(sums.data() + slab * size + begin * d, length, y + begin * d);
+    }
+  });
+}
+
+namespace {
+
+float SumOfEntries(const NeuronView& view, int64_t u, const float* coef) {
+  float sum = 0;
+  for (int64_t e = view.splits[u]; e < view.splits[u + 1]; ++e) sum += coef[view.entry_index[e]];
+  return sum;
+}
+
+void NeuronGradient(const NeuronView& view, int64_t u, const float* x, const float* coef,
+                    int64_t d, float* gradient) {
+  const int64_t first = view.splits[u];
+  Simd().sum_entries(x, d, view.entry_row + first, view.entry_index + first, coef, view.length(u),
+                     gradient);
+}
+
+void AdamRow(const AdamState& state, int64_t row, const float* gradient, const AdamStep& step) {
+  const int64_t at = row * state.d;
+  Simd().adam(state.weight + at, state.momentum + at, state.velocity + at, gradient, state.d,
+              step);
+}
+
+void PrefetchState(const AdamState& state, int64_t row) {
+  const int64_t at = row * state.d;
+  PrefetchRow(state.weight + at, state.d);
+  PrefetchRow(state.momentum + at, state.d);
+  PrefetchRow(state.velocity + at, state.d);
+}
+
+}  // namespace
+
+void RowGradient(const NeuronView& view, const float* x, const float* coef, int64_t d,
+                 float* gradient, float* bias_gradient, const ParallelFor& parallel) {
+  parallel(view.count, NeuronCost(view, d), [&](int64_t begin, int64_t end) {
+    for (int64_t u = begin; u < end; ++u) {
+      NeuronGradient(view, u, x, coef, d, gradient + u * d);
+      if (bias_gradient) bias_gradient[u] = SumOfEntries(view, u, coef);
+    }
+  });
+}
+
+void RowAdam(const AdamState& state, const int32_t* rows, int64_t count, const float* gradient,
+             const AdamStep& step, const ParallelFor& parallel) {
+  parallel(count, 4 * RowCost(state.d), [&](int64_t begin, int64_t end) {
+    for (int64_t u = begin; u < end; ++u) {
+      if (u + kAhead < end) PrefetchState(state, rows[u + kAhead]);
+      AdamRow(state, rows[u], gradient + u * state.d, step);
+    }
+  });
+}
+
+void RowGradientAdam(const NeuronView& view, const float* x, const float* coef,
+                     const AdamState& state, const AdamStep& step, const ParallelFor& parallel) {
+  parallel(view.count, NeuronCost(view, state.d) + 3 * RowCost(state.d),
+           [&](int64_t begin, int64_t end) {
+             std::vector<float> gradient(state.d);
+             for (int64_t u = begin; u < end; ++u) {
+               if (u + kAhead < end) PrefetchState(state, view.neurons[u + kAhead]);
+               NeuronGradient(view, u, x, coef, state.d, gradient.data());
+               AdamRow(state, view.neurons[u], gradient.data(), step);
+             }
+           });
+}
+
+}  // namespace dslide

@@ -1,0 +1,52 @@
+// The three products between samples x (rows, d), weights w (units, d) and a value for each entry
+// (sample, neuron) of an active set. Each is the gradient of the others.
+
+#ifndef TF_DSLIDE_CORE_SPARSE_PRODUCTS_H_
+#define TF_DSLIDE_CORE_SPARSE_PRODUCTS_H_
+
+#include <cstdint>
+
+#include "custom_ops/core/active_set.h"
+#include "custom_ops/core/parallel.h"
+#include "custom_ops/core/simd.h"
+
+namespace dslide {
+
+// logits[e] = <x[row], w[neuron]> + bias[neuron] for each entry e. By neuron: a row of weights is
+// read once for all its samples. `bias` may be null.
+void ActiveLogits(const NeuronView& view, const float* x, const float* w, const float* bias,
+                  int64_t d, float* logits, const ParallelFor& parallel);
+
+// y[row] = sum over the row's entries of coef[e] * w[neuron], by sample.
+void CsrMatMul(const CsrView& active, const float* coef, const float* w, int64_t d, float* y,
+               const ParallelFor& parallel);
+
+// The same by neuron, for active sets whose rows share neurons: sums go to one buffer a slab of
+// neurons (a fixed number of slabs, so that the order of sums is fixed) and are added in order.
+void CsrMatMulByNeuron(const NeuronView& view, int64_t rows, const float* coef, const float* w,
+                       int64_t d, float* y, const ParallelFor& parallel);
+
+// gradient[u] = sum over the entries of neurons[u] of coef[e] * x[row]; (count, d). `bias_gradient`
+// (count) receives the sums of coef alone, unless it is null.
+void RowGradient(const NeuronView& view, const float* x, const float* coef, int64_t d,
+                 float* gradient, float* bias_gradient, const ParallelFor& parallel);
+
+// The state that Adam keeps of a variable with rows of length d.
+struct AdamState {
+  float* weight;
+  float* momentum;
+  float* velocity;
+  int64_t d;
+};
+
+// One step of Adam on the rows named, given their gradients (count, d); rows must differ.
+void RowAdam(const AdamState& state, const int32_t* rows, int64_t count, const float* gradient,
+             const AdamStep& step, const ParallelFor& parallel);
+
+// RowGradient and RowAdam in one sweep: a gradient row lives in the cache only.
+void RowGradientAdam(const NeuronView& view, const float* x, const float* coef,
+                     const AdamState& state, const AdamStep& step, const ParallelFor& parallel);
+
+}  // namespace dslide
+
+#endif  // TF_DSLIDE_CORE_SPARSE_PRODUCTS_H_
