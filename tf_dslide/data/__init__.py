@@ -1,0 +1,1 @@
+"""Data sets: reading, writing, making, and feeding to Keras."""
