@@ -51,10 +51,29 @@ std::string CanonicalLabels(const int64_t* splits, int64_t rows, const int64_t* 
   return "";
 }
 
+namespace {
+
+// One branch-free pass, so that checking costs little beside using; the caller looks closer when it
+// fails.
+bool IdsAreSound(const int64_t* splits, int64_t rows, const int32_t* ids, int64_t size,
+                 int64_t units, bool strictly) {
+  const uint32_t limit = static_cast<uint32_t>(units);
+  const int32_t step = strictly ? 1 : 0;
+  uint32_t bad = 0;
+  for (int64_t j = 0; j < size; ++j) bad |= static_cast<uint32_t>(ids[j]) >= limit;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t j = splits[row] + 1; j < splits[row + 1]; ++j) bad |= ids[j] < ids[j - 1] + step;
+  }
+  return bad == 0;
+}
+
+}  // namespace
+
 std::string CheckCsr(const int64_t* splits, int64_t rows, const int32_t* ids, int64_t size,
                      int64_t units, bool strictly) {
   std::string error = CheckSplits(splits, rows, size);
   if (!error.empty()) return error;
+  if (IdsAreSound(splits, rows, ids, size, units, strictly)) return "";
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t j = splits[row]; j < splits[row + 1]; ++j) {
       if (ids[j] < 0 || ids[j] >= units) {
@@ -68,6 +87,29 @@ std::string CheckCsr(const int64_t* splits, int64_t rows, const int32_t* ids, in
     }
   }
   return "";
+}
+
+std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries,
+                            int64_t units) {
+  if (view.splits[0] != 0 || view.splits[view.count] != entries) {
+    return "the neurons' splits must run from 0 to the number of entries, " +
+           std::to_string(entries);
+  }
+  uint32_t bad = 0;
+  for (int64_t u = 0; u < view.count; ++u) {
+    bad |= view.splits[u + 1] < view.splits[u];
+    bad |= static_cast<uint32_t>(view.neurons[u]) >= static_cast<uint32_t>(units);
+    bad |= u > 0 && view.neurons[u] <= view.neurons[u - 1];
+  }
+  const uint32_t row_limit = static_cast<uint32_t>(rows);
+  const uint32_t index_limit = static_cast<uint32_t>(entries);
+  for (int64_t e = 0; e < entries; ++e) {
+    bad |= static_cast<uint32_t>(view.entry_row[e]) >= row_limit;
+    bad |= static_cast<uint32_t>(view.entry_index[e]) >= index_limit;
+  }
+  if (bad == 0) return "";
+  return "the active sets seen by neuron do not belong to " + std::to_string(rows) +
+         " samples and " + std::to_string(units) + " units; make them with the Transpose op";
 }
 
 namespace {

@@ -83,6 +83,9 @@ struct NeuronView {
   int64_t length(int64_t u) const { return splits[u + 1] - splits[u]; }
 };
 
+// Says what is wrong with a view of `entries` entries in `rows` samples; empty if nothing is.
+std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries, int64_t units);
+
 // The transpose of a CSR with ascending rows and ids in [0, units), by a counting sort that goes
 // slab by slab of neurons so that its counters stay in the cache.
 class Transpose {

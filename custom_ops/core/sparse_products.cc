@@ -1,6 +1,7 @@
 #include "custom_ops/core/sparse_products.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 namespace dslide {
@@ -101,12 +102,6 @@ void CsrMatMulByNeuron(const NeuronView& view, int64_t rows, const float* coef, 
 
 namespace {
 
-float SumOfEntries(const NeuronView& view, int64_t u, const float* coef) {
-  float sum = 0;
-  for (int64_t e = view.splits[u]; e < view.splits[u + 1]; ++e) sum += coef[view.entry_index[e]];
-  return sum;
-}
-
 void NeuronGradient(const NeuronView& view, int64_t u, const float* x, const float* coef,
                     int64_t d, float* gradient) {
   const int64_t first = view.splits[u];
@@ -130,13 +125,41 @@ void PrefetchState(const AdamState& state, int64_t row) {
 }  // namespace
 
 void RowGradient(const NeuronView& view, const float* x, const float* coef, int64_t d,
-                 float* gradient, float* bias_gradient, const ParallelFor& parallel) {
+                 float* gradient, const ParallelFor& parallel) {
   parallel(view.count, NeuronCost(view, d), [&](int64_t begin, int64_t end) {
-    for (int64_t u = begin; u < end; ++u) {
-      NeuronGradient(view, u, x, coef, d, gradient + u * d);
-      if (bias_gradient) bias_gradient[u] = SumOfEntries(view, u, coef);
-    }
+    for (int64_t u = begin; u < end; ++u) NeuronGradient(view, u, x, coef, d, gradient + u * d);
   });
+}
+
+void EntrySums(const int64_t* splits, int64_t count, const int32_t* entry_index,
+               const float* coef, float* sums, const ParallelFor& parallel) {
+  parallel(count, 5 + 2 * splits[count] / std::max<int64_t>(1, count),
+           [&](int64_t begin, int64_t end) {
+             for (int64_t u = begin; u < end; ++u) {
+               sums[u] = 0;
+               for (int64_t e = splits[u]; e < splits[u + 1]; ++e) sums[u] += coef[entry_index[e]];
+             }
+           });
+}
+
+void DenseAdam(const AdamState& state, int64_t count, const float* gradient, const AdamStep& step,
+               const ParallelFor& parallel) {
+  parallel(count, 1, [&](int64_t begin, int64_t end) {
+    Simd().adam(state.weight + begin, state.momentum + begin, state.velocity + begin,
+                gradient + begin, end - begin, step);
+  });
+}
+
+GroupedRows::GroupedRows(const int32_t* rows, int64_t count) : order_(count) {
+  std::iota(order_.begin(), order_.end(), 0);
+  std::stable_sort(order_.begin(), order_.end(),
+                   [&](int32_t a, int32_t b) { return rows[a] < rows[b]; });
+  for (int64_t j = 0; j < count; ++j) {
+    if (j > 0 && rows[order_[j]] == rows[order_[j - 1]]) continue;
+    unique_.push_back(rows[order_[j]]);
+    splits_.push_back(j);
+  }
+  splits_.push_back(count);
 }
 
 void RowAdam(const AdamState& state, const int32_t* rows, int64_t count, const float* gradient,

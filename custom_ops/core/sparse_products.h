@@ -5,6 +5,7 @@
 #define TF_DSLIDE_CORE_SPARSE_PRODUCTS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "custom_ops/core/active_set.h"
 #include "custom_ops/core/parallel.h"
@@ -26,10 +27,13 @@ void CsrMatMul(const CsrView& active, const float* coef, const float* w, int64_t
 void CsrMatMulByNeuron(const NeuronView& view, int64_t rows, const float* coef, const float* w,
                        int64_t d, float* y, const ParallelFor& parallel);
 
-// gradient[u] = sum over the entries of neurons[u] of coef[e] * x[row]; (count, d). `bias_gradient`
-// (count) receives the sums of coef alone, unless it is null.
+// gradient[u] = sum over the entries of neurons[u] of coef[e] * x[row]; (count, d).
 void RowGradient(const NeuronView& view, const float* x, const float* coef, int64_t d,
-                 float* gradient, float* bias_gradient, const ParallelFor& parallel);
+                 float* gradient, const ParallelFor& parallel);
+
+// sums[u] = sum over the entries of neurons[u] of coef[e]: the gradient of a bias.
+void EntrySums(const int64_t* splits, int64_t count, const int32_t* entry_index,
+               const float* coef, float* sums, const ParallelFor& parallel);
 
 // The state that Adam keeps of a variable with rows of length d.
 struct AdamState {
@@ -37,6 +41,26 @@ struct AdamState {
   float* momentum;
   float* velocity;
   int64_t d;
+};
+
+// One step of Adam on `count` consecutive weights, given their gradient.
+void DenseAdam(const AdamState& state, int64_t count, const float* gradient, const AdamStep& step,
+               const ParallelFor& parallel);
+
+// Groups equal rows of an unsorted list, so that slices of one row can be summed: the view's
+// samples are the places in the list.
+class GroupedRows {
+ public:
+  GroupedRows(const int32_t* rows, int64_t count);
+  NeuronView view() const {
+    return {static_cast<int64_t>(unique_.size()), unique_.data(), splits_.data(), order_.data(),
+            order_.data()};
+  }
+
+ private:
+  std::vector<int32_t> unique_;
+  std::vector<int64_t> splits_;
+  std::vector<int32_t> order_;
 };
 
 // One step of Adam on the rows named, given their gradients (count, d); rows must differ.

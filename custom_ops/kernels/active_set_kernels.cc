@@ -1,0 +1,221 @@
+#include "custom_ops/core/active_set.h"
+#include "custom_ops/core/random.h"
+#include "custom_ops/kernels/glue.h"
+
+namespace dslide {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+
+// The seed of one step of training.
+uint64_t StepSeed(OpKernelContext* ctx, int input, int64_t seed) {
+  return Mix(seed, ctx->input(input).scalar<int64_t>()());
+}
+
+class SelectFromTablesOp : public OpKernel {
+ public:
+  explicit SelectFromTablesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("active", &active_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("bucket_size", &bucket_size_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("fill", &fill_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    for (int i = 0; i < 3; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 5, 0));
+    const Tensor& codes = ctx->input(0);
+    const Tensor& ptr = ctx->input(1);
+    const Tensor& ids = ctx->input(2);
+    const int64_t tables = codes.dim_size(1), units = ids.dim_size(1);
+    const int64_t buckets = ptr.dim_size(1) - 1;
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "tables in bucket_ptr", ptr.dim_size(0), tables));
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "tables in neuron_ids", ids.dim_size(0), tables));
+    OP_REQUIRES(ctx, tables < 65536, absl::InvalidArgumentError("at most 65535 tables"));
+    CsrView labels;
+    OP_REQUIRES_OK(ctx, CsrInput(ctx, 3, units, true, &labels));
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, codes.dim_size(0)));
+    const auto flat = codes.flat<int32_t>();
+    for (int64_t i = 0; i < flat.size(); ++i) {
+      OP_REQUIRES(ctx, flat(i) >= 0 && flat(i) < buckets,
+                  absl::InvalidArgumentError("code " + std::to_string(flat(i)) +
+                                             " is outside [0, " + std::to_string(buckets) + ")"));
+    }
+    const LshQuery query = {units,
+                            tables,
+                            buckets,
+                            flat.data(),
+                            ptr.flat<int32_t>().data(),
+                            ids.flat<int32_t>().data(),
+                            active_,
+                            bucket_size_,
+                            fill_,
+                            StepSeed(ctx, 5, seed_)};
+    OP_REQUIRES_OK(ctx, SetCsr(ctx, SelectFromTables(query, labels, PoolOf(ctx))));
+  }
+
+ private:
+  int64_t active_, bucket_size_, seed_;
+  bool fill_;
+};
+
+class SampleNeuronsOp : public OpKernel {
+ public:
+  explicit SampleNeuronsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    std::string distribution;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("units", &units_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("count", &count_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("distribution", &distribution));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
+    distribution_ =
+        distribution == "uniform" ? Distribution::kUniform : Distribution::kLogUniform;
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 0));
+    OP_REQUIRES_OK(ctx, SetVector(ctx, 0, SampleNeurons(units_, count_, distribution_,
+                                                        StepSeed(ctx, 0, seed_))));
+  }
+
+ private:
+  int64_t units_, count_, seed_;
+  Distribution distribution_;
+};
+
+constexpr int64_t kAnyUnit = int64_t{1} << 31;
+
+class UnionWithLabelsOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 1));
+    const Tensor& shared = ctx->input(0);
+    const int32_t* ids = shared.flat<int32_t>().data();
+    const int64_t splits[] = {0, shared.NumElements()};
+    OP_REQUIRES_OK(ctx, Invalid(ctx, CheckCsr(splits, 1, ids, splits[1], kAnyUnit, true)));
+    CsrView labels;
+    OP_REQUIRES_OK(ctx, CsrInput(ctx, 1, kAnyUnit, true, &labels));
+    OP_REQUIRES_OK(ctx, SetCsr(ctx, UnionWithLabels(ids, splits[1], labels)));
+  }
+};
+
+class CanonicalLabelsOp : public OpKernel {
+ public:
+  explicit CanonicalLabelsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("units", &units_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    for (int i = 0; i < 2; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 1));
+    const Tensor& splits = ctx->input(0);
+    const Tensor& values = ctx->input(1);
+    OP_REQUIRES(ctx, splits.NumElements() > 0,
+                absl::InvalidArgumentError("row_splits must not be empty"));
+    Csr labels;
+    OP_REQUIRES_OK(ctx, Invalid(ctx, CanonicalLabels(splits.flat<int64_t>().data(),
+                                                     splits.NumElements() - 1,
+                                                     values.flat<int64_t>().data(),
+                                                     values.NumElements(), units_, &labels)));
+    OP_REQUIRES_OK(ctx, SetCsr(ctx, labels));
+  }
+
+ private:
+  int64_t units_;
+};
+
+class CsrFromSparseOp : public OpKernel {
+ public:
+  explicit CsrFromSparseOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("columns", &columns_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 2));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 1, 1));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 2, 1));
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rank of the sparse tensor",
+                                    ctx->input(2).NumElements(), 2));
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of indices", ctx->input(0).dim_size(1), 2));
+    const int64_t size = ctx->input(0).dim_size(0);
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "number of values", ctx->input(1).NumElements(), size));
+    const int64_t rows = ctx->input(2).flat<int64_t>()(0);
+    Tensor *splits, *ids;
+    OP_REQUIRES(ctx, rows >= 0, absl::InvalidArgumentError("the number of rows is negative"));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({rows + 1}), &splits));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, TensorShape({size}), &ids));
+    OP_REQUIRES_OK(ctx, Convert(ctx, rows, size, splits->flat<int64_t>().data(),
+                                ids->flat<int32_t>().data()));
+  }
+
+ private:
+  absl::Status Convert(OpKernelContext* ctx, int64_t rows, int64_t size, int64_t* splits,
+                       int32_t* ids) const {
+    const auto indices = ctx->input(0).matrix<int64_t>();
+    const auto values = ctx->input(1).flat<float>();
+    std::fill_n(splits, rows + 1, 0);
+    for (int64_t j = 0; j < size; ++j) {
+      const int64_t row = indices(j, 0), column = indices(j, 1);
+      if (row < 0 || row >= rows) {
+        return Invalid(ctx, "an index names row " + std::to_string(row) +
+                                ", which is outside [0, " + std::to_string(rows) + ")");
+      }
+      if (column < 0 || column >= columns_) {
+        return Invalid(ctx, "row " + std::to_string(row) + " has feature " +
+                                std::to_string(column) + ", which is outside [0, " +
+                                std::to_string(columns_) + "), the width of the layer's input");
+      }
+      if (!(values(j) - values(j) == 0)) {
+        return Invalid(ctx, "row " + std::to_string(row) + " has the value " +
+                                std::to_string(values(j)) + " for feature " +
+                                std::to_string(column) + "; features must be finite");
+      }
+      if (j > 0 && (row < indices(j - 1, 0) ||
+                    (row == indices(j - 1, 0) && column < indices(j - 1, 1)))) {
+        return Invalid(ctx, "the indices of a sparse tensor must ascend by row and column; entry " +
+                                std::to_string(j) + " does not; call tf.sparse.reorder first");
+      }
+      ++splits[row + 1];
+      ids[j] = static_cast<int32_t>(column);
+    }
+    for (int64_t row = 0; row < rows; ++row) splits[row + 1] += splits[row];
+    return absl::OkStatus();
+  }
+
+  int64_t columns_;
+};
+
+class TransposeOp : public OpKernel {
+ public:
+  explicit TransposeOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("units", &units_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    CsrView active;
+    OP_REQUIRES_OK(ctx, CsrInput(ctx, 0, units_, false, &active));
+    const ParallelFor pool = PoolOf(ctx);
+    const Transpose transpose(active, units_, pool);
+    Tensor *neurons, *splits, *entry_row, *entry_index;
+    const TensorShape entries({active.size()});
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({transpose.count()}), &neurons));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, TensorShape({transpose.count() + 1}), &splits));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(2, entries, &entry_row));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(3, entries, &entry_index));
+    transpose.Write(neurons->flat<int32_t>().data(), splits->flat<int64_t>().data(),
+                    entry_row->flat<int32_t>().data(), entry_index->flat<int32_t>().data(), pool);
+  }
+
+ private:
+  int64_t units_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("DslideSelectFromTables").Device(DEVICE_CPU), SelectFromTablesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideSampleNeurons").Device(DEVICE_CPU), SampleNeuronsOp);
+REGISTER_KERNEL_BUILDER(Name("DslideUnionWithLabels").Device(DEVICE_CPU), UnionWithLabelsOp);
+REGISTER_KERNEL_BUILDER(Name("DslideCanonicalLabels").Device(DEVICE_CPU), CanonicalLabelsOp);
+REGISTER_KERNEL_BUILDER(Name("DslideCsrFromSparse").Device(DEVICE_CPU), CsrFromSparseOp);
+REGISTER_KERNEL_BUILDER(Name("DslideTranspose").Device(DEVICE_CPU), TransposeOp);
+
+}  // namespace
+}  // namespace dslide

@@ -1,0 +1,168 @@
+#include "custom_ops/kernels/glue.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "custom_ops/core/simd.h"
+#include "tensorflow/core/util/work_sharder.h"
+
+namespace dslide {
+
+using tensorflow::TensorShapeUtils;
+using tensorflow::Var;
+
+ParallelFor PoolOf(OpKernelContext* ctx) {
+  const auto* workers = ctx->device()->tensorflow_cpu_worker_threads();
+  return [workers](int64_t total, int64_t cost,
+                   const std::function<void(int64_t, int64_t)>& work) {
+    if (total <= 0) return;
+    tensorflow::Shard(workers->num_threads, workers->workers, total, cost, work);
+  };
+}
+
+absl::Status Invalid(const OpKernelContext* ctx, const std::string& error) {
+  if (error.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(ctx->op_kernel().type_string() + ": " + error);
+}
+
+absl::Status ExpectRank(OpKernelContext* ctx, int index, int rank) {
+  const TensorShape& shape = ctx->input(index).shape();
+  if (shape.dims() == rank) return absl::OkStatus();
+  return Invalid(ctx, "input " + std::to_string(index) + " must have rank " +
+                          std::to_string(rank) + "; received shape " + shape.DebugString());
+}
+
+absl::Status ExpectEqual(const OpKernelContext* ctx, const std::string& what, int64_t actual,
+                         int64_t expected) {
+  if (actual == expected) return absl::OkStatus();
+  return Invalid(ctx, what + " must be " + std::to_string(expected) + "; received " +
+                          std::to_string(actual));
+}
+
+absl::Status ExpectFinite(const OpKernelContext* ctx, const Tensor& x, const std::string& what) {
+  const float* data = x.flat<float>().data();
+  const int64_t size = x.NumElements();
+  if (size == 0 || Simd().all_finite(data, size)) return absl::OkStatus();
+  const float* at = std::find_if(data, data + size, [](float v) { return !(v - v == 0); });
+  // Sums of huge finite differences cannot overflow: x - x is 0 for each of them.
+  if (at == data + size) return absl::OkStatus();
+  const int64_t width = x.dims() > 1 ? x.dim_size(x.dims() - 1) : 1;
+  return Invalid(ctx, what + " must be finite; row " + std::to_string((at - data) / width) +
+                          " holds " + std::to_string(*at) + " at column " +
+                          std::to_string((at - data) % width));
+}
+
+absl::Status CsrInput(OpKernelContext* ctx, int index, int64_t units, bool strictly,
+                      CsrView* csr) {
+  TF_RETURN_IF_ERROR(ExpectRank(ctx, index, 1));
+  TF_RETURN_IF_ERROR(ExpectRank(ctx, index + 1, 1));
+  const Tensor& splits = ctx->input(index);
+  const Tensor& ids = ctx->input(index + 1);
+  if (splits.NumElements() == 0) return Invalid(ctx, "row_splits must not be empty");
+  if (ids.NumElements() > std::numeric_limits<int32_t>::max()) {
+    return Invalid(ctx, "at most 2147483647 ids fit one batch; received " +
+                            std::to_string(ids.NumElements()) + "; use smaller batches");
+  }
+  *csr = {splits.NumElements() - 1, splits.flat<int64_t>().data(), ids.flat<int32_t>().data()};
+  return Invalid(ctx, CheckCsr(csr->splits, csr->rows, csr->ids, ids.NumElements(), units,
+                               strictly));
+}
+
+absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t entries,
+                             int64_t units, NeuronView* view) {
+  for (int i = index; i < index + 4; ++i) TF_RETURN_IF_ERROR(ExpectRank(ctx, i, 1));
+  const int64_t count = ctx->input(index).NumElements();
+  TF_RETURN_IF_ERROR(
+      ExpectEqual(ctx, "length of neuron_splits", ctx->input(index + 1).NumElements(), count + 1));
+  for (int i : {index + 2, index + 3}) {
+    TF_RETURN_IF_ERROR(
+        ExpectEqual(ctx, "number of entries", ctx->input(i).NumElements(), entries));
+  }
+  *view = {count, ctx->input(index).flat<int32_t>().data(),
+           ctx->input(index + 1).flat<int64_t>().data(),
+           ctx->input(index + 2).flat<int32_t>().data(),
+           ctx->input(index + 3).flat<int32_t>().data()};
+  return Invalid(ctx, CheckNeuronView(*view, rows, entries, units));
+}
+
+absl::Status SetCsr(OpKernelContext* ctx, const Csr& csr) {
+  TF_RETURN_IF_ERROR(SetVector(ctx, 0, csr.splits));
+  return SetVector(ctx, 1, csr.ids);
+}
+
+absl::Status Variables::Lock(OpKernelContext* ctx, const std::vector<int>& inputs,
+                             Access access) {
+  access_ = access;
+  vars_.resize(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    TF_RETURN_IF_ERROR(tensorflow::LookupResource(
+        ctx, tensorflow::HandleFromInput(ctx, inputs[i]), &vars_[i]));
+  }
+  // One order for all ops, so that two of them never wait for each other.
+  std::vector<Var*> order;
+  for (const auto& var : vars_) order.push_back(var.get());
+  std::sort(order.begin(), order.end());
+  if (std::adjacent_find(order.begin(), order.end()) != order.end()) {
+    return Invalid(ctx, "the same variable was given twice");
+  }
+  for (Var* var : order) {
+    if (access == Access::kRead) {
+      var->mu()->lock_shared();
+    } else {
+      var->mu()->lock();
+    }
+    locked_.push_back(var);
+  }
+  for (const auto& var : vars_) {
+    if (!var->tensor()->IsInitialized()) return Invalid(ctx, "a variable is not initialized");
+    if (var->tensor()->dtype() != tensorflow::DT_FLOAT) {
+      return Invalid(ctx, std::string("variables must be float32; received ") +
+                              tensorflow::DataTypeString(var->tensor()->dtype()));
+    }
+    if (access == Access::kWrite) TF_RETURN_IF_ERROR(MakeWritable(ctx, var.get()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Variables::MakeWritable(OpKernelContext* ctx, Var* var) {
+  if (var->tensor()->RefCountIsOne()) return absl::OkStatus();
+  Tensor copy;
+  TF_RETURN_IF_ERROR(
+      ctx->allocate_temp(tensorflow::DT_FLOAT, var->tensor()->shape(), &copy));
+  std::copy_n(var->tensor()->flat<float>().data(), copy.NumElements(), copy.flat<float>().data());
+  *var->tensor() = copy;
+  return absl::OkStatus();
+}
+
+Variables::~Variables() {
+  for (Var* var : locked_) {
+    if (access_ == Access::kRead) {
+      var->mu()->unlock_shared();
+    } else {
+      var->mu()->unlock();
+    }
+  }
+}
+
+absl::Status LayerInput::Lock(OpKernelContext* ctx, int kernel_input, int bias_count) {
+  if (bias_count > 1) return Invalid(ctx, "use_bias must be 0 or 1");
+  std::vector<int> inputs = {kernel_input};
+  if (bias_count == 1) inputs.push_back(kernel_input + 1);
+  TF_RETURN_IF_ERROR(variables_.Lock(ctx, inputs, Variables::Access::kRead));
+  x_ = &ctx->input(0);
+  TF_RETURN_IF_ERROR(ExpectRank(ctx, 0, 2));
+  TF_RETURN_IF_ERROR(ExpectEqual(ctx, "rank of the kernel", variables_.shape(0).dims(), 2));
+  TF_RETURN_IF_ERROR(ExpectEqual(ctx, "columns of x", x_->dim_size(1), d()));
+  if (bias_count == 1) {
+    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "length of the bias",
+                                   variables_.shape(1).num_elements(), units()));
+  }
+  return absl::OkStatus();
+}
+
+DenseScan LayerInput::scan() const {
+  return {x_->dim_size(0), d(), units(), x_->flat<float>().data(), variables_.data(0),
+          variables_.size() > 1 ? variables_.data(1) : nullptr};
+}
+
+}  // namespace dslide

@@ -1,0 +1,98 @@
+// What all kernels need to hand tensors and variables to the core.
+
+#ifndef TF_DSLIDE_KERNELS_GLUE_H_
+#define TF_DSLIDE_KERNELS_GLUE_H_
+
+#include <string>
+#include <vector>
+
+#include "custom_ops/core/active_set.h"
+#include "custom_ops/core/dense_scan.h"
+#include "custom_ops/core/parallel.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_handle.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+
+namespace dslide {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// The device's own thread pool.
+ParallelFor PoolOf(OpKernelContext* ctx);
+
+// InvalidArgument with the op's name in front; OK if `error` is empty.
+absl::Status Invalid(const OpKernelContext* ctx, const std::string& error);
+
+// InvalidArgument unless input `index` has the rank.
+absl::Status ExpectRank(OpKernelContext* ctx, int index, int rank);
+
+// InvalidArgument unless `actual` equals `expected`; `what` names them.
+absl::Status ExpectEqual(const OpKernelContext* ctx, const std::string& what, int64_t actual,
+                         int64_t expected);
+
+// InvalidArgument naming the first row of x (rows, d) with a NaN or an infinite value.
+absl::Status ExpectFinite(const OpKernelContext* ctx, const Tensor& x, const std::string& what);
+
+// Inputs `index` (row_splits) and `index` + 1 (ids), checked.
+absl::Status CsrInput(OpKernelContext* ctx, int index, int64_t units, bool strictly, CsrView* csr);
+
+// Four inputs from `index` on, checked against the samples, entries and units they speak of.
+absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t entries,
+                             int64_t units, NeuronView* view);
+
+// Copies a vector of int64, int32 or float to output `index`.
+template <typename T>
+absl::Status SetVector(OpKernelContext* ctx, int index, const std::vector<T>& values) {
+  Tensor* out;
+  TF_RETURN_IF_ERROR(
+      ctx->allocate_output(index, TensorShape({static_cast<int64_t>(values.size())}), &out));
+  std::copy(values.begin(), values.end(), out->flat<T>().data());
+  return absl::OkStatus();
+}
+
+// Writes a CSR to outputs 0 and 1.
+absl::Status SetCsr(OpKernelContext* ctx, const Csr& csr);
+
+// float variables behind resource inputs, locked while this object lives: shared to read, alone to
+// write. To write, the tensor is copied first if somebody still holds its value.
+class Variables {
+ public:
+  enum class Access { kRead, kWrite };
+
+  absl::Status Lock(OpKernelContext* ctx, const std::vector<int>& inputs, Access access);
+  ~Variables();
+
+  const TensorShape& shape(int i) const { return vars_[i]->tensor()->shape(); }
+  float* data(int i) const { return vars_[i]->tensor()->flat<float>().data(); }
+  int64_t size() const { return static_cast<int64_t>(vars_.size()); }
+
+ private:
+  absl::Status MakeWritable(OpKernelContext* ctx, tensorflow::Var* var);
+
+  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> vars_;
+  std::vector<tensorflow::Var*> locked_;
+  Access access_ = Access::kRead;
+};
+
+// The kernel (units, d) and, if there is one, the bias (units) of a layer, locked for reading, with
+// input 0 as its batch x (rows, d).
+class LayerInput {
+ public:
+  absl::Status Lock(OpKernelContext* ctx, int kernel_input, int bias_count);
+  int64_t units() const { return variables_.shape(0).dim_size(0); }
+  int64_t d() const { return variables_.shape(0).dim_size(1); }
+  DenseScan scan() const;
+
+ private:
+  Variables variables_;
+  const Tensor* x_ = nullptr;
+};
+
+}  // namespace dslide
+
+#endif  // TF_DSLIDE_KERNELS_GLUE_H_

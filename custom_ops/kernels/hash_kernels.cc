@@ -1,0 +1,168 @@
+#include "custom_ops/core/hashing.h"
+#include "custom_ops/kernels/glue.h"
+
+namespace dslide {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+
+class SimHashParametersOp : public OpKernel {
+ public:
+  explicit SimHashParametersOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("dim", &dim_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("projections", &projections_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("nonzeros", &nonzeros_));
+    OP_REQUIRES(ctx, nonzeros_ <= dim_,
+                absl::InvalidArgumentError("nonzeros must not exceed dim"));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    Tensor *index, *value;
+    const TensorShape shape({projections_, nonzeros_});
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &index));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, shape, &value));
+    MakeSimHash(seed_, dim_, projections_, nonzeros_, index->flat<int32_t>().data(),
+                value->flat<float>().data());
+  }
+
+ private:
+  int64_t seed_, dim_, projections_, nonzeros_;
+};
+
+// InvalidArgument unless all coordinates of a hash lie in [0, dim).
+absl::Status ExpectCoordinates(const OpKernelContext* ctx, const Tensor& index, int64_t dim) {
+  const auto flat = index.flat<int32_t>();
+  for (int64_t i = 0; i < flat.size(); ++i) {
+    if (flat(i) < 0 || flat(i) >= dim) {
+      return Invalid(ctx, "the hash was made for vectors longer than " + std::to_string(dim) +
+                              ": it names coordinate " + std::to_string(flat(i)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// "the vectors to hash must be finite; row 3 holds nan at column 0".
+absl::Status NotFinite(const OpKernelContext* ctx, const std::string& error) {
+  return error.empty() ? absl::OkStatus()
+                       : Invalid(ctx, "the vectors to hash (weights of neurons, or hidden "
+                                      "activations of samples) must be finite; " +
+                                          error);
+}
+
+class SimHashCodesOp : public OpKernel {
+ public:
+  explicit SimHashCodesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("bits", &bits_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("tables", &tables_));
+    OP_REQUIRES(ctx, bits_ <= 30, absl::InvalidArgumentError("bits must not exceed 30"));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    for (int i = 0; i < 3; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
+    const Tensor& x = ctx->input(0);
+    const Tensor& index = ctx->input(1);
+    const Tensor& value = ctx->input(2);
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "projections", index.dim_size(0), bits_ * tables_));
+    OP_REQUIRES(ctx, index.shape() == value.shape(),
+                absl::InvalidArgumentError("index and value must have one shape"));
+    OP_REQUIRES_OK(ctx, ExpectCoordinates(ctx, index, x.dim_size(1)));
+    Tensor* codes;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({x.dim_size(0), tables_}), &codes));
+    const SimHash hash = {x.dim_size(1),     bits_,
+                          tables_,           index.dim_size(1),
+                          index.flat<int32_t>().data(), value.flat<float>().data()};
+    OP_REQUIRES_OK(ctx, NotFinite(ctx, SimHashCodes(hash, x.flat<float>().data(), x.dim_size(0),
+                                                    codes->flat<int32_t>().data(), PoolOf(ctx))));
+  }
+
+ private:
+  int64_t bits_, tables_;
+};
+
+class DwtaParametersOp : public OpKernel {
+ public:
+  explicit DwtaParametersOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("dim", &dim_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("bins", &bins_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("bin_size", &bin_size_));
+    OP_REQUIRES(ctx, bin_size_ <= dim_,
+                absl::InvalidArgumentError("bin_size must not exceed dim"));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    Tensor* index;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({bins_, bin_size_}), &index));
+    MakeDwta(seed_, dim_, bins_, bin_size_, index->flat<int32_t>().data());
+  }
+
+ private:
+  int64_t seed_, dim_, bins_, bin_size_;
+};
+
+class DwtaCodesOp : public OpKernel {
+ public:
+  explicit DwtaCodesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("tables", &tables_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("address_bits", &address_bits_));
+    OP_REQUIRES(ctx, address_bits_ <= 30,
+                absl::InvalidArgumentError("address_bits must not exceed 30"));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    for (int i = 0; i < 2; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
+    const Tensor& x = ctx->input(0);
+    const Tensor& index = ctx->input(1);
+    const int64_t bin_size = index.dim_size(1), bins_per_table = index.dim_size(0) / tables_;
+    OP_REQUIRES_OK(
+        ctx, ExpectEqual(ctx, "number of bins", index.dim_size(0), bins_per_table * tables_));
+    OP_REQUIRES(ctx, bin_size > 0 && (bin_size & (bin_size - 1)) == 0,
+                absl::InvalidArgumentError("bin_size must be a power of two; received " +
+                                           std::to_string(bin_size)));
+    OP_REQUIRES(ctx, bins_per_table * (63 - __builtin_clzll(bin_size)) <= 60,
+                absl::InvalidArgumentError("the codes of one table's bins must fit 60 bits"));
+    OP_REQUIRES_OK(ctx, ExpectCoordinates(ctx, index, x.dim_size(1)));
+    Tensor* codes;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({x.dim_size(0), tables_}), &codes));
+    const Dwta hash = {x.dim_size(1), bins_per_table, tables_,
+                       bin_size,      address_bits_,  index.flat<int32_t>().data()};
+    OP_REQUIRES_OK(ctx, NotFinite(ctx, DwtaCodes(hash, x.flat<float>().data(), x.dim_size(0),
+                                                 codes->flat<int32_t>().data(), PoolOf(ctx))));
+  }
+
+ private:
+  int64_t tables_, address_bits_;
+};
+
+class BuildTablesOp : public OpKernel {
+ public:
+  explicit BuildTablesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("buckets", &buckets_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 2));
+    const Tensor& codes = ctx->input(0);
+    const int64_t neurons = codes.dim_size(0), tables = codes.dim_size(1);
+    Tensor *ptr, *ids;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({tables, buckets_ + 1}), &ptr));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, TensorShape({tables, neurons}), &ids));
+    OP_REQUIRES_OK(
+        ctx, Invalid(ctx, BuildTables(codes.flat<int32_t>().data(), neurons, tables, buckets_,
+                                      ptr->flat<int32_t>().data(), ids->flat<int32_t>().data(),
+                                      PoolOf(ctx))));
+  }
+
+ private:
+  int64_t buckets_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("DslideSimHashParameters").Device(DEVICE_CPU), SimHashParametersOp);
+REGISTER_KERNEL_BUILDER(Name("DslideSimHashCodes").Device(DEVICE_CPU), SimHashCodesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideDwtaParameters").Device(DEVICE_CPU), DwtaParametersOp);
+REGISTER_KERNEL_BUILDER(Name("DslideDwtaCodes").Device(DEVICE_CPU), DwtaCodesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideBuildTables").Device(DEVICE_CPU), BuildTablesOp);
+
+}  // namespace
+}  // namespace dslide

@@ -1,0 +1,421 @@
+// The ops' names, types and shapes. What they compute is in custom_ops/kernels.
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tensorflow {
+namespace {
+
+using shape_inference::DimensionHandle;
+using shape_inference::InferenceContext;
+using shape_inference::ShapeHandle;
+
+// Checks that inputs first, first + 1, ... have the ranks given; a rank of -1 is free.
+absl::Status CheckRanks(InferenceContext* c, int first, std::initializer_list<int> ranks) {
+  ShapeHandle unused;
+  for (int rank : ranks) {
+    if (rank >= 0) TF_RETURN_IF_ERROR(c->WithRank(c->input(first), rank, &unused));
+    ++first;
+  }
+  return absl::OkStatus();
+}
+
+// One fewer than the length of the row_splits in an input.
+DimensionHandle RowsOf(InferenceContext* c, int input) {
+  const DimensionHandle length = c->Dim(c->input(input), 0);
+  if (!c->ValueKnown(length) || c->Value(length) < 1) return c->UnknownDim();
+  return c->MakeDim(c->Value(length) - 1);
+}
+
+ShapeHandle Like(InferenceContext* c, int input) { return c->input(input); }
+
+// The shape of the variable behind a resource input, if the graph knows it.
+ShapeHandle VariableShape(InferenceContext* c, int input) {
+  const auto* handles = c->input_handle_shapes_and_types(input);
+  if (handles == nullptr || handles->empty()) return c->UnknownShape();
+  return (*handles)[0].shape;
+}
+
+DimensionHandle VariableDim(InferenceContext* c, int input, int dim, int rank) {
+  ShapeHandle shape;
+  if (!c->WithRank(VariableShape(c, input), rank, &shape).ok()) return c->UnknownDim();
+  return c->Dim(shape, dim);
+}
+
+}  // namespace
+
+REGISTER_OP("DslideSimHashParameters")
+    .Attr("seed: int")
+    .Attr("dim: int >= 1")
+    .Attr("projections: int >= 1")
+    .Attr("nonzeros: int >= 1")
+    .Output("index: int32")
+    .Output("value: float")
+    .SetShapeFn([](InferenceContext* c) {
+      int64_t projections, nonzeros;
+      TF_RETURN_IF_ERROR(c->GetAttr("projections", &projections));
+      TF_RETURN_IF_ERROR(c->GetAttr("nonzeros", &nonzeros));
+      c->set_output(0, c->Matrix(projections, nonzeros));
+      c->set_output(1, c->Matrix(projections, nonzeros));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideSimHashCodes")
+    .Input("x: float")
+    .Input("index: int32")
+    .Input("value: float")
+    .Attr("bits: int >= 1")
+    .Attr("tables: int >= 1")
+    .Output("codes: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 2}));
+      int64_t tables;
+      TF_RETURN_IF_ERROR(c->GetAttr("tables", &tables));
+      c->set_output(0, c->Matrix(c->Dim(c->input(0), 0), tables));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideDwtaParameters")
+    .Attr("seed: int")
+    .Attr("dim: int >= 1")
+    .Attr("bins: int >= 1")
+    .Attr("bin_size: int >= 1")
+    .Output("index: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      int64_t bins, bin_size;
+      TF_RETURN_IF_ERROR(c->GetAttr("bins", &bins));
+      TF_RETURN_IF_ERROR(c->GetAttr("bin_size", &bin_size));
+      c->set_output(0, c->Matrix(bins, bin_size));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideDwtaCodes")
+    .Input("x: float")
+    .Input("index: int32")
+    .Attr("tables: int >= 1")
+    .Attr("address_bits: int >= 0")
+    .Output("codes: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2}));
+      int64_t tables;
+      TF_RETURN_IF_ERROR(c->GetAttr("tables", &tables));
+      c->set_output(0, c->Matrix(c->Dim(c->input(0), 0), tables));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideBuildTables")
+    .Input("codes: int32")
+    .Attr("buckets: int >= 1")
+    .Output("bucket_ptr: int32")
+    .Output("neuron_ids: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2}));
+      int64_t buckets;
+      TF_RETURN_IF_ERROR(c->GetAttr("buckets", &buckets));
+      const DimensionHandle tables = c->Dim(c->input(0), 1);
+      c->set_output(0, c->Matrix(tables, buckets + 1));
+      c->set_output(1, c->Matrix(tables, c->Dim(c->input(0), 0)));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideSelectFromTables")
+    .Input("codes: int32")
+    .Input("bucket_ptr: int32")
+    .Input("neuron_ids: int32")
+    .Input("label_splits: int64")
+    .Input("label_ids: int32")
+    .Input("step: int64")
+    .Attr("active: int >= 0")
+    .Attr("bucket_size: int >= 1")
+    .Attr("fill: bool")
+    .Attr("seed: int")
+    .Output("row_splits: int64")
+    .Output("ids: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 2, 1, 1, 0}));
+      c->set_output(0, Like(c, 3));
+      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideSampleNeurons")
+    .Input("step: int64")
+    .Attr("units: int >= 1")
+    .Attr("count: int >= 0")
+    .Attr("distribution: {'uniform', 'log_uniform'}")
+    .Attr("seed: int")
+    .Output("ids: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
+      int64_t units, count;
+      TF_RETURN_IF_ERROR(c->GetAttr("units", &units));
+      TF_RETURN_IF_ERROR(c->GetAttr("count", &count));
+      c->set_output(0, c->Vector(std::min(units, count)));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideUnionWithLabels")
+    .Input("shared: int32")
+    .Input("label_splits: int64")
+    .Input("label_ids: int32")
+    .Output("row_splits: int64")
+    .Output("ids: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
+      c->set_output(0, Like(c, 1));
+      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideCanonicalLabels")
+    .Input("row_splits: int64")
+    .Input("values: int64")
+    .Attr("units: int >= 1")
+    .Output("label_splits: int64")
+    .Output("label_ids: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1}));
+      c->set_output(0, Like(c, 0));
+      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideCsrFromSparse")
+    .Input("indices: int64")
+    .Input("values: float")
+    .Input("dense_shape: int64")
+    .Attr("columns: int >= 1")
+    .Output("row_splits: int64")
+    .Output("ids: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1}));
+      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(1, Like(c, 1));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideTranspose")
+    .Input("row_splits: int64")
+    .Input("ids: int32")
+    .Attr("units: int >= 1")
+    .Output("neurons: int32")
+    .Output("neuron_splits: int64")
+    .Output("entry_row: int32")
+    .Output("entry_index: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1}));
+      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(2, Like(c, 1));
+      c->set_output(3, Like(c, 1));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideActiveLogits")
+    .Input("x: float")
+    .Input("neurons: int32")
+    .Input("neuron_splits: int64")
+    .Input("entry_row: int32")
+    .Input("entry_index: int32")
+    .Input("kernel: resource")
+    .Input("bias: use_bias * resource")
+    .Attr("use_bias: int >= 0")
+    .Output("logits: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1}));
+      c->set_output(0, Like(c, 4));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideCsrMatMul")
+    .Input("coef: float")
+    .Input("row_splits: int64")
+    .Input("ids: int32")
+    .Input("kernel: resource")
+    .Attr("columns: int >= 1")
+    .Output("y: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
+      c->set_output(0, c->Matrix(RowsOf(c, 1), VariableDim(c, 3, 1, 2)));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideCsrMatMulByNeuron")
+    .Input("coef: float")
+    .Input("neurons: int32")
+    .Input("neuron_splits: int64")
+    .Input("entry_row: int32")
+    .Input("entry_index: int32")
+    .Input("like: float")
+    .Input("kernel: resource")
+    .Output("y: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1, 1, 2}));
+      c->set_output(0, Like(c, 5));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideRowGradient")
+    .Input("x: float")
+    .Input("coef: float")
+    .Input("neurons: int32")
+    .Input("neuron_splits: int64")
+    .Input("entry_row: int32")
+    .Input("entry_index: int32")
+    .Output("gradient: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1, 1}));
+      c->set_output(0, c->Matrix(c->Dim(c->input(2), 0), c->Dim(c->input(0), 1)));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideEntrySums")
+    .Input("coef: float")
+    .Input("neuron_splits: int64")
+    .Input("entry_index: int32")
+    .Output("sums: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
+      c->set_output(0, c->Vector(RowsOf(c, 1)));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideSoftmaxCrossentropy")
+    .Input("logits: float")
+    .Input("row_splits: int64")
+    .Input("ids: int32")
+    .Input("label_splits: int64")
+    .Input("label_ids: int32")
+    .Output("loss: float")
+    .Output("logits_gradient: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1, 1}));
+      c->set_output(0, c->Vector(RowsOf(c, 1)));
+      c->set_output(1, Like(c, 0));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideScaleRows")
+    .Input("values: float")
+    .Input("row_splits: int64")
+    .Input("scale: float")
+    .Output("scaled: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
+      c->set_output(0, Like(c, 0));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideCsrTopK")
+    .Input("logits: float")
+    .Input("row_splits: int64")
+    .Input("ids: int32")
+    .Attr("k: int >= 1")
+    .Output("top_ids: int32")
+    .Output("scores: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
+      int64_t k;
+      TF_RETURN_IF_ERROR(c->GetAttr("k", &k));
+      c->set_output(0, c->Matrix(RowsOf(c, 1), k));
+      c->set_output(1, c->Matrix(RowsOf(c, 1), k));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideTopK")
+    .Input("x: float")
+    .Input("kernel: resource")
+    .Input("bias: use_bias * resource")
+    .Attr("use_bias: int >= 0")
+    .Attr("k: int >= 1")
+    .Output("top_ids: int32")
+    .Output("scores: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2}));
+      int64_t k;
+      TF_RETURN_IF_ERROR(c->GetAttr("k", &k));
+      c->set_output(0, c->Matrix(c->Dim(c->input(0), 0), k));
+      c->set_output(1, c->Matrix(c->Dim(c->input(0), 0), k));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideFullCrossentropy")
+    .Input("x: float")
+    .Input("label_splits: int64")
+    .Input("label_ids: int32")
+    .Input("kernel: resource")
+    .Input("bias: use_bias * resource")
+    .Attr("use_bias: int >= 0")
+    .Output("loss: float")
+    .Output("log_sum_exp: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1}));
+      const DimensionHandle rows = c->Dim(c->input(0), 0);
+      c->set_output(0, c->Vector(rows));
+      c->set_output(1, c->Vector(rows));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideFullCrossentropyGradient")
+    .Input("x: float")
+    .Input("label_splits: int64")
+    .Input("label_ids: int32")
+    .Input("log_sum_exp: float")
+    .Input("upstream: float")
+    .Input("kernel: resource")
+    .Input("bias: use_bias * resource")
+    .Attr("use_bias: int >= 0")
+    .Output("x_gradient: float")
+    .Output("kernel_gradient: float")
+    .Output("bias_gradient: use_bias * float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1}));
+      const DimensionHandle units = VariableDim(c, 5, 0, 2);
+      c->set_output(0, Like(c, 0));
+      c->set_output(1, c->Matrix(units, c->Dim(c->input(0), 1)));
+      if (c->num_outputs() > 2) c->set_output(2, c->Vector(units));
+      return absl::OkStatus();
+    });
+
+#define DSLIDE_ADAM_INPUTS        \
+  Input("weight: resource")       \
+      .Input("momentum: resource") \
+      .Input("velocity: resource") \
+      .Input("step: int64")        \
+      .Input("learning_rate: float") \
+      .Input("weight_decay: float")  \
+      .Attr("beta_1: float")         \
+      .Attr("beta_2: float")         \
+      .Attr("epsilon: float")
+
+REGISTER_OP("DslideDenseAdam")
+    .DSLIDE_ADAM_INPUTS.Input("gradient: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) { return CheckRanks(c, 3, {0, 0, 0}); });
+
+REGISTER_OP("DslideRowAdam")
+    .DSLIDE_ADAM_INPUTS.Input("rows: int32")
+    .Input("gradient: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) { return CheckRanks(c, 3, {0, 0, 0, 1}); });
+
+REGISTER_OP("DslideRowGradientAdam")
+    .DSLIDE_ADAM_INPUTS.Input("x: float")
+    .Input("coef: float")
+    .Input("neurons: int32")
+    .Input("neuron_splits: int64")
+    .Input("entry_row: int32")
+    .Input("entry_index: int32")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      return CheckRanks(c, 3, {0, 0, 0, 2, 1, 1, 1, 1, 1});
+    });
+
+}  // namespace tensorflow

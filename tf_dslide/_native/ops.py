@@ -1,0 +1,311 @@
+"""One function for each compiled op, and the ops' gradients.
+
+Shapes: `rows` samples, `units` neurons, weights `(units, d)`. An active set is a `Csr`: the ids of
+row `r` are `ids[row_splits[r]:row_splits[r + 1]]`, ascending and distinct. `nnz` counts them all.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+
+from tf_dslide._native.loader import load
+
+_ops = load()
+
+
+class Csr(NamedTuple):
+    """Lists of ids, one a row: `row_splits` `(rows + 1,) int64`, `ids` `(nnz,) int32`."""
+
+    row_splits: tf.Tensor
+    ids: tf.Tensor
+
+    def row_lengths(self) -> tf.Tensor:
+        """`(rows,) int64`."""
+        return self.row_splits[1:] - self.row_splits[:-1]
+
+
+class NeuronView(NamedTuple):
+    """An active set seen from its neurons.
+
+    Neuron `neurons[u]` is active in the samples `entry_row[e]`, at the places `entry_index[e]` of
+    the active set's `ids`, for `e` in `[neuron_splits[u], neuron_splits[u + 1])`.
+    """
+
+    neurons: tf.Tensor
+    neuron_splits: tf.Tensor
+    entry_row: tf.Tensor
+    entry_index: tf.Tensor
+
+
+def handle(variable: Any) -> tf.Tensor:
+    """The resource behind a Keras or TensorFlow variable, noted by the gradient tapes."""
+    variable = (
+        getattr(variable, "value", variable) if not isinstance(variable, tf.Variable) else variable
+    )
+    record.variable_accessed(variable)
+    return variable.handle
+
+
+def _bias(bias: Any) -> list[tf.Tensor]:
+    return [] if bias is None else [handle(bias)]
+
+
+def sim_hash_parameters(
+    seed: int, dim: int, projections: int, nonzeros: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Coordinates `(projections, nonzeros) int32` and weights of random sparse projections."""
+    return _ops.dslide_sim_hash_parameters(
+        seed=seed, dim=dim, projections=projections, nonzeros=nonzeros
+    )
+
+
+def sim_hash_codes(
+    x: tf.Tensor, index: tf.Tensor, value: tf.Tensor, bits: int, tables: int
+) -> tf.Tensor:
+    """Codes `(n, tables) int32` in `[0, 2 ** bits)`; an error names a row that is not finite."""
+    return _ops.dslide_sim_hash_codes(x=x, index=index, value=value, bits=bits, tables=tables)
+
+
+def dwta_parameters(seed: int, dim: int, bins: int, bin_size: int) -> tf.Tensor:
+    """Coordinates of the bins, `(bins, bin_size) int32`."""
+    return _ops.dslide_dwta_parameters(seed=seed, dim=dim, bins=bins, bin_size=bin_size)
+
+
+def dwta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) -> tf.Tensor:
+    """Codes `(n, tables) int32` in `[0, 2 ** address_bits)`."""
+    return _ops.dslide_dwta_codes(x=x, index=index, tables=tables, address_bits=address_bits)
+
+
+def build_tables(codes: tf.Tensor, buckets: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """`bucket_ptr (tables, buckets + 1)` and `neuron_ids (tables, units)`, both `int32`."""
+    return _ops.dslide_build_tables(codes=codes, buckets=buckets)
+
+
+def select_from_tables(
+    codes: tf.Tensor,
+    bucket_ptr: tf.Tensor,
+    neuron_ids: tf.Tensor,
+    labels: Csr,
+    step: tf.Tensor,
+    *,
+    active: int,
+    bucket_size: int,
+    fill: bool,
+    seed: int,
+) -> Csr:
+    """Labels and the most often found neurons of the buckets that the codes name."""
+    return Csr(
+        *_ops.dslide_select_from_tables(
+            codes=codes,
+            bucket_ptr=bucket_ptr,
+            neuron_ids=neuron_ids,
+            label_splits=labels.row_splits,
+            label_ids=labels.ids,
+            step=step,
+            active=active,
+            bucket_size=bucket_size,
+            fill=fill,
+            seed=seed,
+        )
+    )
+
+
+def sample_neurons(
+    step: tf.Tensor, *, units: int, count: int, distribution: str, seed: int
+) -> tf.Tensor:
+    """`(min(count, units),) int32` distinct ids, ascending; another draw for each step."""
+    return _ops.dslide_sample_neurons(
+        step=step, units=units, count=count, distribution=distribution, seed=seed
+    )
+
+
+def union_with_labels(shared: tf.Tensor, labels: Csr) -> Csr:
+    """One set for all rows, and each row's labels."""
+    return Csr(
+        *_ops.dslide_union_with_labels(
+            shared=shared, label_splits=labels.row_splits, label_ids=labels.ids
+        )
+    )
+
+
+def canonical_labels(row_splits: tf.Tensor, values: tf.Tensor, units: int) -> Csr:
+    """Sorts labels `values (nnz,) int64`, drops repeated ones and -1; checks their range."""
+    return Csr(*_ops.dslide_canonical_labels(row_splits=row_splits, values=values, units=units))
+
+
+def csr_from_sparse(sparse: tf.SparseTensor, columns: int) -> Csr:
+    """The rows of a sparse matrix; checks order, range and that all values are finite."""
+    return Csr(
+        *_ops.dslide_csr_from_sparse(
+            indices=sparse.indices,
+            values=sparse.values,
+            dense_shape=sparse.dense_shape,
+            columns=columns,
+        )
+    )
+
+
+def transpose(active: Csr, units: int) -> NeuronView:
+    """The same active set seen from its neurons."""
+    return NeuronView(
+        *_ops.dslide_transpose(row_splits=active.row_splits, ids=active.ids, units=units)
+    )
+
+
+def active_logits(x: tf.Tensor, view: NeuronView, kernel: Any, bias: Any = None) -> tf.Tensor:
+    """`<x[row], kernel[id]> + bias[id]` of each entry, `(nnz,) float32`."""
+    return _ops.dslide_active_logits(x=x, **view._asdict(), kernel=handle(kernel), bias=_bias(bias))
+
+
+def csr_mat_mul(coef: tf.Tensor, rows: Csr, kernel: Any) -> tf.Tensor:
+    """The sum of `coef * kernel[id]` over each row's ids, `(rows, d) float32`."""
+    return _ops.dslide_csr_mat_mul(
+        coef=coef,
+        row_splits=rows.row_splits,
+        ids=rows.ids,
+        kernel=handle(kernel),
+        columns=kernel.shape[0],
+    )
+
+
+def softmax_crossentropy(logits: tf.Tensor, active: Csr, labels: Csr) -> tf.Tensor:
+    """Cross-entropy of each row over its active set, `(rows,) float32`; 0 without labels."""
+    loss, _ = _ops.dslide_softmax_crossentropy(
+        logits=logits,
+        row_splits=active.row_splits,
+        ids=active.ids,
+        label_splits=labels.row_splits,
+        label_ids=labels.ids,
+    )
+    return loss
+
+
+def csr_top_k(logits: tf.Tensor, active: Csr, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """The `k` best ids and logits of each row; -1 and -infinity where a row has fewer."""
+    return _ops.dslide_csr_top_k(logits=logits, row_splits=active.row_splits, ids=active.ids, k=k)
+
+
+def top_k(x: tf.Tensor, kernel: Any, bias: Any, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """The `k` best of all units for each row of `x`: ids `int32` and logits, `(rows, k)`."""
+    return _ops.dslide_top_k(x=x, kernel=handle(kernel), bias=_bias(bias), k=k)
+
+
+def full_crossentropy(x: tf.Tensor, labels: Csr, kernel: Any, bias: Any) -> tf.Tensor:
+    """Cross-entropy of each row over all units, `(rows,) float32`, block by block."""
+    loss, _ = _ops.dslide_full_crossentropy(
+        x=x,
+        label_splits=labels.row_splits,
+        label_ids=labels.ids,
+        kernel=handle(kernel),
+        bias=_bias(bias),
+    )
+    return loss
+
+
+class AdamArguments(NamedTuple):
+    """What the three Adam ops share."""
+
+    weight: tf.Tensor
+    momentum: tf.Tensor
+    velocity: tf.Tensor
+    step: tf.Tensor
+    learning_rate: tf.Tensor
+    weight_decay: tf.Tensor
+    beta_1: float
+    beta_2: float
+    epsilon: float
+
+
+def dense_adam(arguments: AdamArguments, gradient: tf.Tensor) -> tf.Operation:
+    """One step of Adam on all weights."""
+    return _ops.dslide_dense_adam(**arguments._asdict(), gradient=gradient)
+
+
+def row_adam(arguments: AdamArguments, rows: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
+    """One step of Adam on the rows named; gradients of a row named twice add up."""
+    return _ops.dslide_row_adam(**arguments._asdict(), rows=rows, gradient=gradient)
+
+
+class RowGradientParts(NamedTuple):
+    """What a row-sparse gradient is computed from: `sum of coef[entry] * x[row]` by neuron."""
+
+    x: tf.Tensor
+    coef: tf.Tensor
+    view: NeuronView
+
+
+def row_gradient_adam(arguments: AdamArguments, parts: RowGradientParts) -> tf.Operation:
+    """One step of Adam on the rows of `parts`, whose gradients never reach memory."""
+    return _ops.dslide_row_gradient_adam(
+        **arguments._asdict(), x=parts.x, coef=parts.coef, **parts.view._asdict()
+    )
+
+
+def row_gradient(parts: RowGradientParts, dense_shape: Any) -> tf.IndexedSlices:
+    """The gradient as `tf.IndexedSlices` with ascending distinct rows.
+
+    The slices remember their parts, so that an optimizer can sweep gradient and update in one.
+    """
+    values = _ops.dslide_row_gradient(x=parts.x, coef=parts.coef, **parts.view._asdict())
+    slices = tf.IndexedSlices(values, parts.view.neurons, dense_shape)
+    slices._dslide_parts = parts
+    return slices
+
+
+def _variable_shape(resource: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.VariableShape(input=resource)
+
+
+@tf.RegisterGradient("DslideActiveLogits")
+def _active_logits_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
+    x, *view_tensors, kernel = op.inputs[:6]
+    view = NeuronView(*view_tensors)
+    x_gradient = _ops.dslide_csr_mat_mul_by_neuron(
+        coef=upstream, **view._asdict(), like=x, kernel=kernel
+    )
+    parts = RowGradientParts(x, upstream, view)
+    gradients = [x_gradient, None, None, None, None, row_gradient(parts, _variable_shape(kernel))]
+    if len(op.inputs) > 6:
+        sums = _ops.dslide_entry_sums(
+            coef=upstream, neuron_splits=view.neuron_splits, entry_index=view.entry_index
+        )
+        gradients.append(tf.IndexedSlices(sums, view.neurons, _variable_shape(op.inputs[6])))
+    return gradients
+
+
+@tf.RegisterGradient("DslideCsrMatMul")
+def _csr_mat_mul_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
+    coef, row_splits, ids, kernel = op.inputs
+    shape = _variable_shape(kernel)
+    view = NeuronView(
+        *_ops.dslide_transpose(row_splits=row_splits, ids=ids, units=op.get_attr("columns"))
+    )
+    coef_gradient = _ops.dslide_active_logits(x=upstream, **view._asdict(), kernel=kernel, bias=[])
+    return [
+        coef_gradient,
+        None,
+        None,
+        row_gradient(RowGradientParts(upstream, coef, view), shape),
+    ]
+
+
+@tf.RegisterGradient("DslideSoftmaxCrossentropy")
+def _softmax_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, _: Any) -> list[Any]:
+    scaled = _ops.dslide_scale_rows(values=op.outputs[1], row_splits=op.inputs[1], scale=upstream)
+    return [scaled, None, None, None, None]
+
+
+@tf.RegisterGradient("DslideFullCrossentropy")
+def _full_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, _: Any) -> list[Any]:
+    x, label_splits, label_ids, *variables = op.inputs
+    x_gradient, kernel_gradient, bias_gradient = _ops.dslide_full_crossentropy_gradient(
+        x=x,
+        label_splits=label_splits,
+        label_ids=label_ids,
+        log_sum_exp=op.outputs[1],
+        upstream=upstream,
+        kernel=variables[0],
+        bias=variables[1:],
+    )
+    return [x_gradient, None, None, kernel_gradient, *bias_gradient]
