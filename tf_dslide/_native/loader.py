@@ -131,7 +131,6 @@ def build_info() -> BuildInfo:
         ImportError: The library is missing, or was built for another TensorFlow.
 
     Example:
-
     >>> from tf_dslide import build_info
     >>> build_info().simd in ("portable", "avx2", "avx512")
     True

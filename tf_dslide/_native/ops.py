@@ -7,7 +7,7 @@ row `r` are `ids[row_splits[r]:row_splits[r + 1]]`, ascending and distinct. `nnz
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.eager import record
+from tensorflow.python.eager import tape
 
 from tf_dslide._native.loader import load
 
@@ -43,7 +43,7 @@ def handle(variable: Any) -> tf.Tensor:
     variable = (
         getattr(variable, "value", variable) if not isinstance(variable, tf.Variable) else variable
     )
-    record.variable_accessed(variable)
+    tape.variable_accessed(variable)
     return variable.handle
 
 
@@ -242,15 +242,27 @@ def row_gradient_adam(arguments: AdamArguments, parts: RowGradientParts) -> tf.O
     )
 
 
-def row_gradient(parts: RowGradientParts, dense_shape: Any) -> tf.IndexedSlices:
-    """The gradient as `tf.IndexedSlices` with ascending distinct rows.
+class RowSlices(tf.IndexedSlices):
+    """A gradient with ascending distinct rows that remembers what it is computed from.
 
-    The slices remember their parts, so that an optimizer can sweep gradient and update in one.
+    An optimizer that knows `parts` can sweep gradient and update in one; the values are then an
+    unused pure node and never computed.
     """
+
+    parts: RowGradientParts
+
+
+def row_gradient(parts: RowGradientParts, dense_shape: Any) -> RowSlices:
+    """The gradient as `tf.IndexedSlices`."""
     values = _ops.dslide_row_gradient(x=parts.x, coef=parts.coef, **parts.view._asdict())
-    slices = tf.IndexedSlices(values, parts.view.neurons, dense_shape)
-    slices._dslide_parts = parts
+    slices = RowSlices(values, parts.view.neurons, dense_shape)
+    slices.parts = parts
     return slices
+
+
+def parts_of(gradient: Any) -> RowGradientParts | None:
+    """What a gradient is computed from, if it remembers."""
+    return gradient.parts if isinstance(gradient, RowSlices) else None
 
 
 def _variable_shape(resource: tf.Tensor) -> tf.Tensor:

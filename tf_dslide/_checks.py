@@ -1,0 +1,15 @@
+"""Checks of arguments that several modules share."""
+
+import operator
+from typing import Any
+
+
+def require_positive(name: str, value: Any) -> int:
+    """Returns `value` as an int, or raises an error that names the argument and the value."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"`{name}` must be a positive integer; received {value!r}")
+    return number

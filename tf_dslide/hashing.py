@@ -1,0 +1,222 @@
+"""Locality-sensitive hash families: vectors that point the same way often share a code."""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_dslide._checks import require_positive
+from tf_dslide._native import ops
+
+# Buckets of about this many neurons: large enough to hold a sample's best ones, small enough that
+# fifty of them are far fewer than all neurons.
+_TYPICAL_BUCKET = 64
+_MOST_ADDRESS_BITS = 18
+
+
+def _address_bits(units: int) -> int:
+    return min(_MOST_ADDRESS_BITS, max(1, round(math.log2(max(2, units / _TYPICAL_BUCKET)))))
+
+
+class HashFamily:
+    """Base of the hash families: `tables` independent codes for each vector.
+
+    A family is a small description until `build` fixes the length of the vectors. Then `codes`
+    gives one code in `[0, buckets)` a table.
+
+    Args:
+        tables: Number of hash tables, L in the literature.
+        seed: Integer that fixes the random functions.
+    """
+
+    def __init__(self, tables: int, seed: int) -> None:
+        self.tables = require_positive("tables", tables)
+        self.seed = int(seed)
+
+    @property
+    def buckets(self) -> int:
+        """Number of codes of a table."""
+        raise NotImplementedError
+
+    def build(self, dim: int, units: int) -> None:
+        """Draws the random functions for vectors of length `dim`; `units` are to be hashed."""
+        raise NotImplementedError
+
+    def codes(self, x: tf.Tensor) -> tf.Tensor:
+        """Hashes vectors.
+
+        Args:
+            x: `(n, dim) float32`.
+
+        Returns:
+            `(n, tables) int32` in `[0, buckets)`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: A vector holds NaN or infinity; the message says where.
+        """
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this family again."""
+        return {"tables": self.tables, "seed": self.seed}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "HashFamily":
+        """A family from `get_config`."""
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class SimHash(HashFamily):
+    """Signs of sparse random projections.
+
+    Two vectors at angle `a` agree in one bit with probability `1 - a / pi`, whatever their lengths.
+    A projection touches a part of the coordinates, with near-normal weights, which costs less and
+    changes the probabilities little. SLIDE and D-SLIDE (arXiv 2201.12667, section 3) use it for
+    Delicious-200K with 9 bits and 50 tables.
+
+    Args:
+        bits: Bits of a code, K in the literature: more bits make smaller buckets. `None` chooses by
+            the number of neurons, so that a bucket holds about 64 of them.
+        tables: Number of tables.
+        density: Share of the coordinates that a projection touches, in (0, 1]; at least 16
+            coordinates where there are as many.
+        seed: Integer that fixes the projections.
+
+    Memory: 8 bytes for each of `bits * tables * density * dim` coordinates. Time: as many
+    multiplications a vector.
+
+    Example:
+    >>> import numpy as np
+    >>> from tf_dslide import SimHash
+    >>> hash = SimHash(bits=4, tables=3)
+    >>> hash.build(dim=8, units=1000)
+    >>> x = np.ones((2, 8), "float32")
+    >>> codes = hash.codes(x)
+    >>> codes.shape, bool((codes[0] == codes[1]).numpy().all()), hash.buckets
+    (TensorShape([2, 3]), True, 16)
+    """
+
+    def __init__(
+        self, bits: int | None = None, tables: int = 50, density: float = 1 / 3, seed: int = 0
+    ) -> None:
+        super().__init__(tables, seed)
+        if bits is not None and not 1 <= bits <= 24:
+            raise ValueError(f"`bits` must be in 1..24 or None; received {bits!r}")
+        if not 0 < density <= 1:
+            raise ValueError(f"`density` must be in (0, 1]; received {density!r}")
+        self.bits = bits
+        self.density = float(density)
+        self._built_bits = 0
+
+    @property
+    def buckets(self) -> int:
+        """`2 ** bits`."""
+        return 1 << self._built_bits
+
+    def build(self, dim: int, units: int) -> None:
+        """Draws the projections."""
+        self._built_bits = self.bits or _address_bits(units)
+        nonzeros = min(dim, max(16, math.ceil(self.density * dim)))
+        with tf.init_scope():
+            index, value = ops.sim_hash_parameters(
+                self.seed, dim, self._built_bits * self.tables, nonzeros
+            )
+            self._index: np.ndarray = index.numpy()
+            self._value: np.ndarray = value.numpy()
+
+    def codes(self, x: tf.Tensor) -> tf.Tensor:
+        """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
+        return ops.sim_hash_codes(x, self._index, self._value, self._built_bits, self.tables)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this family again."""
+        return {"bits": self.bits, "density": self.density, **super().get_config()}
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class DWTA(HashFamily):
+    """Densified winner-take-all hashing.
+
+    A bin looks at a few random coordinates; its code is the place of the largest. The order of
+    coordinates counts, not their size. A bin whose coordinates are all 0 borrows the code of another
+    bin, so that sparse and non-negative vectors spread too. SLIDE and D-SLIDE (arXiv 2201.12667,
+    section 3) use it for Amazon-670K.
+
+    Args:
+        bins: Bins that one table joins, K in the literature. `None` chooses by the number of
+            neurons, so that a bucket holds about 64 of them.
+        tables: Number of tables.
+        bin_size: Coordinates of a bin, a power of two; the largest power of two that fits is used
+            for shorter vectors. Each bin gives `log2(bin_size)` bits.
+        address_bits: Codes longer than this are folded to so many bits.
+        seed: Integer that fixes the bins.
+
+    Memory and time: `bins * tables * bin_size` comparisons a vector.
+
+    Example:
+    >>> import numpy as np
+    >>> from tf_dslide import DWTA
+    >>> hash = DWTA(bins=2, tables=3)
+    >>> hash.build(dim=16, units=1000)
+    >>> x = np.arange(16, dtype="float32")[None]
+    >>> codes = hash.codes(np.concatenate([x, 2 * x]))
+    >>> bool((codes[0] == codes[1]).numpy().all()), hash.buckets
+    (True, 64)
+    """
+
+    def __init__(
+        self,
+        bins: int | None = None,
+        tables: int = 50,
+        bin_size: int = 8,
+        address_bits: int = _MOST_ADDRESS_BITS,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(tables, seed)
+        if bins is not None:
+            require_positive("bins", bins)
+        if bin_size < 2 or bin_size & (bin_size - 1):
+            raise ValueError(f"`bin_size` must be a power of two from 2 on; received {bin_size!r}")
+        if not 1 <= address_bits <= 24:
+            raise ValueError(f"`address_bits` must be in 1..24; received {address_bits!r}")
+        if bins is not None and bins * (bin_size.bit_length() - 1) > 60:
+            raise ValueError(
+                f"the codes of a table's bins must fit 60 bits; received bins={bins} of "
+                f"{bin_size.bit_length() - 1} bits each"
+            )
+        self.bins = bins
+        self.bin_size = bin_size
+        self.address_bits = address_bits
+        self._built_bits = 0
+
+    @property
+    def buckets(self) -> int:
+        """`2 ** min(address_bits, bins * log2(bin_size))`."""
+        return 1 << self._built_bits
+
+    def build(self, dim: int, units: int) -> None:
+        """Draws the bins."""
+        size = min(self.bin_size, 1 << (dim.bit_length() - 1))
+        bits_per_bin = size.bit_length() - 1
+        bins = self.bins or max(1, -(-_address_bits(units) // max(1, bits_per_bin)))
+        self._built_bits = min(self.address_bits, bins * bits_per_bin)
+        with tf.init_scope():
+            self._index: np.ndarray = ops.dwta_parameters(
+                self.seed, dim, bins * self.tables, size
+            ).numpy()
+
+    def codes(self, x: tf.Tensor) -> tf.Tensor:
+        """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
+        return ops.dwta_codes(x, self._index, self.tables, self._built_bits)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this family again."""
+        return {
+            "bins": self.bins,
+            "bin_size": self.bin_size,
+            "address_bits": self.address_bits,
+            **super().get_config(),
+        }

@@ -1,0 +1,138 @@
+"""Brings labels of every accepted form into one: sorted distinct ids of each row."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_dslide._native import ops
+from tf_dslide._native.ops import Csr
+
+_FORMS = (
+    "integer ids (batch,) or (batch, 1); integer ids (batch, k) padded with -1; a tf.RaggedTensor of "
+    "ids; a sparse multi-hot matrix (batch, units); a dense float or bool multi-hot matrix "
+    "(batch, units)"
+)
+
+
+def to_csr(y_true: Any, units: int, positions: int = 1) -> Csr:
+    """Brings labels into CSR.
+
+    Args:
+        y_true: Labels for outputs with `positions` leading axes: integer ids with as many axes, or
+            with one more that is 1 long or padded with -1; `tf.RaggedTensor` of ids; `tf.SparseTensor`
+            multi-hot, explicit zeros ignored; float or bool multi-hot `(..., units)`.
+        units: Number of classes.
+        positions: Leading axes of the output: 1 for `(batch, units)`, 2 for `(batch, time, units)`.
+
+    Returns:
+        `Csr` with one row for each output vector, in order; ids ascending and distinct.
+
+    Raises:
+        ValueError: The form is none of these.
+        tf.errors.InvalidArgumentError: A label lies outside `[0, units)`; names row and label.
+
+    Example:
+    >>> import numpy as np
+    >>> to_csr(np.array([[3, 1], [2, -1]]), units=5).ids.numpy().tolist()
+    [1, 3, 2]
+    """
+    if isinstance(y_true, tf.RaggedTensor):
+        ragged = y_true
+        for _ in range(positions - 1):
+            ragged = ragged.merge_dims(0, 1)
+        values = _as_ids(ragged.values, units)
+        return ops.canonical_labels(tf.cast(ragged.row_splits, tf.int64), values, units)
+    if isinstance(y_true, tf.SparseTensor):
+        return _from_sparse(y_true, units)
+    return _from_dense(tf.convert_to_tensor(y_true), units, positions)
+
+
+def _as_ids(values: tf.Tensor, units: int) -> tf.Tensor:
+    if values.dtype.is_integer:
+        return tf.cast(values, tf.int64)
+    raise ValueError(
+        f"Labels that are lists of ids must be integers; received dtype {values.dtype.name} for "
+        f"{units} units. Accepted: {_FORMS}."
+    )
+
+
+def _from_sparse(y_true: tf.SparseTensor, units: int) -> Csr:
+    width = y_true.shape[-1]
+    if y_true.shape.rank not in (None, 2) or width not in (None, units):
+        raise ValueError(
+            f"Sparse labels must be a multi-hot matrix (batch, {units}); received shape "
+            f"{y_true.shape}. Accepted: {_FORMS}."
+        )
+    present = tf.not_equal(y_true.values, tf.zeros((), y_true.values.dtype))
+    indices = tf.boolean_mask(y_true.indices, present)
+    ragged = tf.RaggedTensor.from_value_rowids(
+        indices[:, 1], indices[:, 0], nrows=y_true.dense_shape[0]
+    )
+    return ops.canonical_labels(ragged.row_splits, ragged.values, units)
+
+
+def _from_dense(y_true: tf.Tensor, units: int, positions: int) -> Csr:
+    rank, width = y_true.shape.rank, y_true.shape[-1] if y_true.shape.rank else None
+    if rank not in (positions, positions + 1):
+        raise ValueError(
+            f"Labels of shape {y_true.shape} do not belong to outputs with {positions} leading "
+            f"axes and {units} units. Accepted: {_FORMS}."
+        )
+    if rank == positions or (width == 1 and units != 1):
+        return _one_each(tf.reshape(y_true, [-1]), units)
+    is_number = y_true.dtype.is_integer
+    if not is_number and width in (None, units):
+        hot = tf.reshape(y_true, [-1, units])
+        places = tf.where(tf.not_equal(hot, tf.zeros((), hot.dtype)))
+        ragged = tf.RaggedTensor.from_value_rowids(
+            places[:, 1], places[:, 0], nrows=tf.shape(hot, tf.int64)[0]
+        )
+        return ops.canonical_labels(ragged.row_splits, ragged.values, units)
+    if is_number and width == units and units > 1:
+        raise ValueError(
+            f"Integer labels of shape {y_true.shape} for {units} units could be ids or a multi-hot "
+            "matrix: cast a multi-hot matrix to float or bool, or pass ids as a tf.RaggedTensor."
+        )
+    if not is_number:
+        raise ValueError(
+            f"Labels of dtype {y_true.dtype.name} and shape {y_true.shape} do not fit {units} "
+            f"units. Accepted: {_FORMS}."
+        )
+    ids = tf.cast(tf.reshape(y_true, [-1, tf.shape(y_true)[-1]]), tf.int64)
+    rows, k = tf.unstack(tf.shape(ids, tf.int64))
+    return ops.canonical_labels(tf.range(rows + 1) * k, tf.reshape(ids, [-1]), units)
+
+
+def _one_each(ids: tf.Tensor, units: int) -> Csr:
+    if ids.dtype == tf.bool:
+        ids = tf.cast(ids, tf.int64)
+    if ids.dtype.is_floating:
+        whole = tf.cast(ids, tf.int64)
+        check = tf.debugging.assert_equal(
+            tf.cast(whole, ids.dtype), ids, "Labels given as floats must be whole numbers."
+        )
+        with tf.control_dependencies([check] if check is not None else []):
+            ids = tf.identity(whole)
+    ids = tf.cast(ids, tf.int64)
+    return ops.canonical_labels(tf.range(tf.size(ids, tf.int64) + 1), ids, units)
+
+
+def expect_rows(labels: Csr, rows: tf.Tensor) -> Csr:
+    """Checks that there is one row of labels for each output vector.
+
+    Raises:
+        tf.errors.InvalidArgumentError: The numbers differ.
+    """
+    check = tf.debugging.assert_equal(
+        tf.size(labels.row_splits) - 1,
+        rows,
+        "Labels and outputs must have the same number of rows.",
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        return Csr(tf.identity(labels.row_splits), labels.ids)
+
+
+def reshape_rows(values: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """Gives per-row values the leading axes of the outputs."""
+    return keras.ops.reshape(values, tf.shape(y_pred)[:-1]) if len(y_pred.shape) > 2 else values

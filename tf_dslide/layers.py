@@ -1,0 +1,375 @@
+"""The Keras layers."""
+
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_dslide import lazy, samplers
+from tf_dslide._checks import require_positive
+from tf_dslide._native import ops
+
+# Raised when the meaning of a saved layer changes; older and newer files are then refused.
+FORMAT = 1
+
+
+class _RowLayer(keras.layers.Layer):
+    """What the two layers share with `keras.layers.Dense`: arguments, weights, configuration."""
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        self.units = require_positive("units", units)
+        self.activation = keras.activations.get(activation)
+        self.use_bias = bool(use_bias)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.supports_masking = True
+        # XLA knows nothing of the compiled ops.
+        self.supports_jit = False
+        self.input_spec = keras.layers.InputSpec(min_ndim=2)
+        self.kernel: Any = None
+        self.bias: Any = None
+
+    def _add_weights(self, dim: Any, kernel_shape: tuple[int, int]) -> None:
+        if keras.backend.standardize_dtype(self.variable_dtype) != "float32":
+            raise ValueError(
+                f"{type(self).__name__} keeps its weights in float32; received the dtype policy "
+                f"{self.dtype_policy.name!r}. Use 'float32', 'mixed_float16' or 'mixed_bfloat16'."
+            )
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=kernel_shape,
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.units,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+            )
+        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: dim})
+
+    def _input_dim(self, input_shape: Any) -> int:
+        dim = input_shape[-1]
+        if not dim:
+            raise ValueError(
+                f"{type(self).__name__} needs an input whose last axis is known and not empty; "
+                f"received shape {tuple(input_shape)}"
+            )
+        return int(dim)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """The input's shape with `units` in the last place."""
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this layer again, and the format of its file."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+            "activity_regularizer": keras.regularizers.serialize(self.activity_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+            "format": FORMAT,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "_RowLayer":
+        """A layer from `get_config`.
+
+        Raises:
+            ValueError: The configuration was saved in another format.
+        """
+        config = dict(config)
+        found = config.pop("format", None)
+        if found != FORMAT:
+            raise ValueError(
+                f"this {cls.__name__} was saved in format {found!r}, but this version of tf_dslide "
+                f"reads format {FORMAT}: load it with the version that saved it"
+            )
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class SparseDense(_RowLayer):
+    """A `Dense` layer for sparse features, whose gradient names only the features seen.
+
+    `output = activation(input @ kernel + bias)`. With a `tf.SparseTensor` the work and the gradient
+    depend on the number of non-zeros, not on the width: the gradient of `kernel` is a
+    `tf.IndexedSlices` with distinct rows. A dense tensor works as in `keras.layers.Dense`.
+
+    Args:
+        units: Width of the output.
+        activation: As in `Dense`.
+        use_bias: As in `Dense`.
+        kernel_initializer: As in `Dense`.
+        bias_initializer: As in `Dense`.
+        kernel_regularizer: As in `Dense`, at the cost of all weights a step.
+        bias_regularizer: As in `Dense`.
+        activity_regularizer: As in `Dense`.
+        kernel_constraint: As in `Dense`, at the cost of all weights a step.
+        bias_constraint: As in `Dense`.
+        **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Input: `(batch, features)`, `tf.SparseTensor` with ascending indices or a dense tensor (then of any
+    rank from 2). Output: `(batch, units)`.
+
+    Raises:
+        ValueError: `units` is not positive, or the last axis is unknown or empty.
+        tf.errors.InvalidArgumentError: A feature is out of range, or NaN or infinite; the message
+            names row, feature and value.
+
+    Memory: `kernel` `(features, units)`. Time a step: `non-zeros * units`.
+
+    Example:
+    >>> import tensorflow as tf
+    >>> from tf_dslide import SparseDense
+    >>> x = tf.sparse.from_dense([[0.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    >>> SparseDense(4, activation="relu")(x).shape
+    TensorShape([2, 4])
+    """
+
+    def build(self, input_shape: Any) -> None:
+        """Makes `kernel` `(features, units)` and `bias` `(units,)`."""
+        dim = self._input_dim(input_shape)
+        self._add_weights(dim, (dim, self.units))
+        self.built = True
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        """Applies the layer."""
+        if isinstance(inputs, tf.SparseTensor):
+            inputs = tf.cast(inputs, tf.float32)
+            rows = ops.csr_from_sparse(inputs, self.kernel.shape[0])
+            outputs = ops.csr_mat_mul(inputs.values, rows, self.kernel)
+            outputs = tf.cast(tf.ensure_shape(outputs, (None, self.units)), self.compute_dtype)
+        else:
+            outputs = keras.ops.matmul(inputs, self.kernel)
+        if self.bias is not None:
+            outputs = keras.ops.add(outputs, self.bias)
+        return self.activation(outputs)
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class DSlideDense(_RowLayer):
+    """A `Dense` layer for very many classes that computes only the neurons hashing picks.
+
+    Called on `(batch, d)` it returns `(batch, units)` logits exactly as `Dense(units)` does, and any
+    Keras loss or metric works on them, at dense cost. `SlideCrossentropy` and the metrics of this
+    package do not look at those logits: they compute what they need from the layer's input, and inside
+    `fit` and `evaluate` nothing of size `(batch, units)` ever exists. Training then costs as much as
+    the active neurons do (SLIDE, arXiv 1903.03129; D-SLIDE, arXiv 2201.12667, section 3).
+
+    Called eagerly, outside `tf.function`, TensorFlow computes the dense logits although nobody
+    needs them; the layer warns once. Wrap a custom training step in `tf.function`.
+
+    Args:
+        units: Number of classes.
+        sampler: Chooses the neurons that take part in a training step: a sampler of this package, its
+            name, or `None` for `LshSampler()`.
+        activation: As in `Dense`. With an activation other than `None` or `"softmax"` the losses and
+            metrics of this package treat the output as any other tensor, at dense cost.
+        use_bias: As in `Dense`.
+        kernel_initializer: As in `Dense`.
+        bias_initializer: As in `Dense`.
+        kernel_regularizer: As in `Dense`, at the cost of all weights a step.
+        bias_regularizer: As in `Dense`.
+        activity_regularizer: As in `Dense`, at dense cost.
+        kernel_constraint: As in `Dense`, at the cost of all weights a step.
+        bias_constraint: As in `Dense`.
+        **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Input: `(batch, ..., d)`. Output: `(batch, ..., units)`.
+
+    Randomness: `sampler` and its hash family have seeds; the result does not depend on the number of
+    threads. Memory: `kernel` `(units, d)` (a neuron is one contiguous row), and the sampler's tables.
+
+    Raises:
+        ValueError: `units` is not positive, or the last axis of the input is unknown or empty.
+        tf.errors.InvalidArgumentError: Inputs of the loss or weights at a rebuild are not finite.
+
+    Example:
+    >>> import keras, numpy as np
+    >>> from tf_dslide import DSlideDense, SlideCrossentropy, SparseAdam
+    >>> model = keras.Sequential([keras.Input((16,)), DSlideDense(1000)])
+    >>> model.compile(SparseAdam(), SlideCrossentropy())
+    >>> x, y = np.ones((8, 16), "float32"), np.arange(8)
+    >>> history = model.fit(x, y, verbose=0)
+    >>> model.predict(x, verbose=0).shape
+    (8, 1000)
+    """
+
+    def __init__(
+        self, units: int, sampler: Any = None, activation: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(units, activation=activation, **kwargs)
+        self.sampler = samplers.get(sampler)
+        self._weights_at_work: lazy.Weights | None = None
+
+    def build(self, input_shape: Any) -> None:
+        """Makes `kernel` `(units, d)`, `bias` `(units,)` and the sampler's state."""
+        dim = self._input_dim(input_shape)
+        self._add_weights(dim, (self.units, dim))
+        with tf.init_scope():
+            step = tf.Variable(0, dtype=tf.int64, trainable=False, name="sampler_step")
+        selector = None if self.sampler.selects_all else self.sampler.selector(self.units, dim)
+        self._weights_at_work = lazy.Weights(self.kernel, self.bias, selector, step)
+        self.built = True
+
+    @property
+    def _at_work(self) -> lazy.Weights:
+        if self._weights_at_work is None:
+            raise ValueError(f"{self.name} is not built: call it on an input first")
+        return self._weights_at_work
+
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """The dense logits, carrying what computes with them lazily."""
+        logits = keras.ops.matmul(inputs, keras.ops.transpose(self.kernel))
+        if self.bias is not None:
+            logits = keras.ops.add(logits, self.bias)
+        outputs = self.activation(logits)
+        if self.activation not in (keras.activations.linear, keras.activations.softmax):
+            return outputs
+        if tf.executing_eagerly():
+            self._warn_of_eager_cost(outputs)
+        x = tf.cast(tf.reshape(inputs, [-1, self.kernel.shape[1]]), tf.float32)
+        return lazy.attach(outputs, lazy.LazyLogits(self._at_work, x, bool(training)))
+
+    def _warn_of_eager_cost(self, outputs: tf.Tensor) -> None:
+        if getattr(self, "_warned", False) or outputs.shape.num_elements() < 1 << 22:
+            return
+        self._warned = True
+        warnings.warn(
+            f"{self.name} was called eagerly and computed all {outputs.shape} dense logits. Inside "
+            "tf.function (so in fit and evaluate without run_eagerly) they are left out when "
+            "nobody uses them.",
+            stacklevel=3,
+        )
+
+    def top_k(self, hidden: Any, k: int = 5, exact: bool = True) -> tuple[tf.Tensor, tf.Tensor]:
+        """The best classes for given inputs of this layer.
+
+        Args:
+            hidden: `(batch, d)`, what the layer is called on.
+            k: Number of classes, at most `units`.
+            exact: Look at all units, block by block. Otherwise at those that the sampler picks for
+                the input, which is faster and may miss some.
+
+        Returns:
+            Labels `(batch, k) int32` and logits `(batch, k) float32`, falling, the lower label first
+            among equals. With `exact=False`, -1 and -infinity where fewer than `k` were picked.
+
+        Raises:
+            ValueError: `k` is not in `1..units`, or the sampler has nothing to pick from.
+            tf.errors.InvalidArgumentError: `hidden` is not finite.
+
+        Memory: `(64, k)` a row and the output, never `(batch, units)`.
+
+        Example:
+        >>> import numpy as np
+        >>> from tf_dslide import DSlideDense
+        >>> layer = DSlideDense(1000)
+        >>> layer.build((None, 16))
+        >>> labels, scores = layer.top_k(np.ones((2, 16), "float32"), k=3)
+        >>> labels.shape
+        TensorShape([2, 3])
+        """
+        if require_positive("k", k) > self.units:
+            raise ValueError(f"`k` is {k} but the layer has only {self.units} units")
+        hidden = tf.convert_to_tensor(hidden, tf.float32)
+        if exact:
+            return self._at_work.exact_top_k(hidden, k)
+        if self.sampler.selects_all:
+            raise ValueError(
+                "`exact=False` needs a sampler that picks neurons; this layer has AllNeurons"
+            )
+        rows = tf.shape(hidden, tf.int64)[0]
+        no_labels = ops.Csr(tf.zeros([rows + 1], tf.int64), tf.zeros([0], tf.int32))
+        logits, active, _ = self._at_work.sampled_logits(hidden, no_labels)
+        return ops.csr_top_k(logits, active, k)
+
+    def rebuild(self) -> None:
+        """Rebuilds the sampler's hash tables from the weights now.
+
+        Training does so on schedule, and after `load_weights` and `set_weights`. Call it after changing
+        `kernel` by hand.
+
+        Raises:
+            tf.errors.InvalidArgumentError: A weight is NaN or infinite; names neuron and value.
+        """
+        at_work = self._at_work
+        if at_work.selector is not None:
+            at_work.selector.rebuild(at_work.kernel, at_work.step)
+
+    def set_weights(self, weights: list[Any]) -> None:
+        """As in Keras; the hash tables are rebuilt before their next use."""
+        super().set_weights(weights)
+        self._invalidate()
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the weights and the sampler's schedule; tables are rebuilt on load."""
+        super().save_own_variables(store)
+        at_work = self._at_work
+        state = at_work.selector.get_state() if at_work.selector else []
+        store["sampler_schedule"] = np.array([int(at_work.step), *state], np.int64)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Restores what `save_own_variables` saved.
+
+        Raises:
+            ValueError: The file was not written by a layer of this version and sampler.
+        """
+        names = [str(i) for i in range(len(self.weights))]
+        missing = [name for name in (*names, "sampler_schedule") if name not in store]
+        if missing:
+            raise ValueError(
+                f"the saved weights of {self.name} lack {missing}: they were not written by a "
+                f"DSlideDense of this version of tf_dslide (format {FORMAT}) with "
+                f"use_bias={self.use_bias}"
+            )
+        super().load_own_variables({name: store[name] for name in names})
+        step, *state = (int(value) for value in np.asarray(store["sampler_schedule"]))
+        at_work = self._at_work
+        at_work.step.assign(step)
+        if at_work.selector is not None and state:
+            at_work.selector.set_state(state)
+        self._invalidate()
+
+    def _invalidate(self) -> None:
+        if self._at_work.selector is not None:
+            self._at_work.selector.invalidate()
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this layer again, and the format of its file."""
+        return {
+            **super().get_config(),
+            "sampler": keras.saving.serialize_keras_object(self.sampler),
+        }

@@ -1,0 +1,133 @@
+"""Logits that nobody has to materialise.
+
+`DSlideDense` returns ordinary dense logits and leaves a `LazyLogits` on the tensor. A loss or a
+metric that finds it computes what it needs from the layer's input and weights. The dense logits are
+then an unused pure node, and TensorFlow leaves it out of the graph.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_dslide._native import ops
+from tf_dslide._native.ops import Csr
+from tf_dslide.samplers import Selector
+
+_ATTRIBUTE = "_dslide"
+
+# Metrics come with k of 1, 3, 5 or 10: one search serves them all.
+_USUAL_K = 10
+
+
+class Weights:
+    """A layer's kernel and bias with the sampler at work on them.
+
+    Attributes:
+        kernel: Variable `(units, d) float32`.
+        bias: Variable `(units,) float32` or `None`.
+        selector: Chooses active sets, or `None` if every neuron is active.
+        step: Variable `() int64`: training steps so far.
+    """
+
+    def __init__(
+        self, kernel: Any, bias: Any, selector: Selector | None, step: tf.Variable
+    ) -> None:
+        self.kernel = kernel
+        self.bias = bias
+        self.selector = selector
+        self.step = step
+
+    @property
+    def units(self) -> int:
+        """Number of neurons."""
+        return int(self.kernel.shape[0])
+
+    def sampled_logits(self, x: tf.Tensor, labels: Csr) -> tuple[tf.Tensor, Csr, tf.Tensor | None]:
+        """Logits of the active set only: `(nnz,)`, the set, and what the sampler adds to them."""
+        if self.selector is None:
+            raise RuntimeError("there is nothing to sample: every neuron is active")
+        active = self.selector.select(x, labels, self.kernel, self.step)
+        view = ops.transpose(active.csr, self.units)
+        return ops.active_logits(x, view, self.kernel, self.bias), active.csr, active.offsets
+
+    def exact_top_k(self, x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """The best `k` of all neurons."""
+        return ops.top_k(x, self.kernel, self.bias, k)
+
+
+class LazyLogits:
+    """What is needed to compute with a layer's logits without having them.
+
+    Args:
+        weights: The layer's weights.
+        x: The layer's input as a matrix, `(rows, d) float32`.
+        training: Whether the sampler chooses the neurons that take part. Otherwise all do.
+    """
+
+    def __init__(self, weights: Weights, x: tf.Tensor, training: bool) -> None:
+        self._weights = weights
+        self._x = x
+        self._training = training
+        self._sampled: tuple[tf.Tensor, Csr] | None = None
+        self._top: tuple[tf.Tensor, tf.Tensor] | None = None
+
+    @property
+    def units(self) -> int:
+        """Number of classes."""
+        return self._weights.units
+
+    @property
+    def rows(self) -> tf.Tensor:
+        """Number of output vectors, `() int32`."""
+        return tf.shape(self._x)[0]
+
+    def crossentropy(self, labels: Csr) -> tf.Tensor:
+        """Softmax cross-entropy of each row, `(rows,) float32`.
+
+        Over the active set in training, over all units otherwise. A row without labels has 0.
+        """
+        weights = self._weights
+        if self._training:
+            # The counter moves first, so that every step has its own random choices.
+            weights.step.assign_add(1)
+        if not self._training or weights.selector is None:
+            if self._training:
+                # The optimizer changes the weights before a metric is asked, so the search has
+                # its place in the graph now; it runs only if a metric uses it.
+                self._search(_USUAL_K, eager=False)
+            return ops.full_crossentropy(self._x, labels, weights.kernel, weights.bias)
+        logits, active, offsets = weights.sampled_logits(self._x, labels)
+        self._sampled = (tf.stop_gradient(logits), active)
+        if offsets is not None:
+            logits += offsets
+        return ops.softmax_crossentropy(logits, active, labels)
+
+    def top_k(self, k: int) -> tf.Tensor:
+        """The `k` best classes of each row, `(rows, k) int32`, `k <= units`.
+
+        In training after `crossentropy`, the best of the active set (which holds the labels), -1
+        where it is smaller than `k`. Otherwise the best of all units.
+        """
+        if self._sampled is not None:
+            return ops.csr_top_k(*self._sampled, k=k)[0]
+        self._search(max(k, _USUAL_K), eager=True)
+        assert self._top is not None
+        return self._top[0][:, :k]
+
+    def _search(self, k: int, *, eager: bool) -> None:
+        k = min(k, self.units)
+        if not eager and tf.executing_eagerly():
+            return
+        if self._top is None or self._top[0].shape[1] < k:
+            self._top = self._weights.exact_top_k(self._x, k)
+
+
+def attach(logits: tf.Tensor, lazy: LazyLogits) -> tf.Tensor:
+    """Leaves `lazy` on the tensor, where `find` finds it."""
+    setattr(logits, _ATTRIBUTE, lazy)
+    return logits
+
+
+def find(y_pred: Any) -> LazyLogits | None:
+    """The `LazyLogits` on a tensor, if there is one."""
+    return getattr(y_pred, _ATTRIBUTE, None)

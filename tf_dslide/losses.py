@@ -1,0 +1,92 @@
+"""Softmax cross-entropy over active sets."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend import get_keras_mask
+from keras.src.losses.loss import reduce_weighted_values
+
+from tf_dslide import labels as label_forms
+from tf_dslide import lazy
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class SlideCrossentropy(keras.losses.Loss):
+    """Softmax cross-entropy against the uniform distribution over a row's distinct labels.
+
+    On the output of a `DSlideDense` in training, the softmax runs over the row's active set: its
+    labels and the neurons that the layer's sampler picked. In `evaluate` it runs over all units,
+    exactly, block by block. On any other logits it is the ordinary softmax cross-entropy.
+
+    A row without labels has loss 0 and no gradient, and counts as a row of the batch.
+
+    Args:
+        reduction: As in Keras; by default the mean over the batch.
+        name: Name of the loss.
+        dtype: As in Keras.
+
+    Call it on `y_true` and `y_pred`, the logits `(batch, ..., units)`. `y_true` may be integer ids
+    `(batch,)` or `(batch, 1)`; integer ids `(batch, k)` padded with -1; a `tf.RaggedTensor` of ids; a
+    sparse multi-hot matrix (`tf.SparseTensor`, or SciPy CSR through `fit`); a dense float or bool
+    multi-hot matrix. `sample_weight` counts as in Keras.
+
+    Raises:
+        ValueError: The labels have none of these forms.
+        tf.errors.InvalidArgumentError: A label is outside `[0, units)` (names row and label), or the
+            layer's input is not finite.
+
+    Example:
+    >>> import numpy as np
+    >>> from tf_dslide import SlideCrossentropy
+    >>> loss = SlideCrossentropy()
+    >>> float(loss(np.array([2, 0]), np.zeros((2, 4), "float32")).numpy().round(4))
+    1.3863
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "slide_crossentropy",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
+        """The reduced loss. Labels keep their integers: Keras would cast them to floats."""
+        mask = get_keras_mask(y_pred)
+        with tf.name_scope(self.name):
+            losses = self.call(y_true, y_pred)
+        return reduce_weighted_values(
+            losses,
+            sample_weight=sample_weight,
+            mask=mask,
+            reduction=self.reduction,
+            dtype=self.dtype,
+        )
+
+    def call(self, y_true: Any, y_pred: Any) -> tf.Tensor:
+        """The loss of each row, with the leading axes of `y_pred`."""
+        logits = lazy.find(y_pred)
+        if logits is None:
+            y_pred = tf.convert_to_tensor(y_pred)
+        positions, units = len(y_pred.shape) - 1, y_pred.shape[-1]
+        labels = label_forms.to_csr(y_true, units, positions)
+        if logits is not None:
+            losses = logits.crossentropy(label_forms.expect_rows(labels, logits.rows))
+        else:
+            losses = _dense_crossentropy(labels, tf.reshape(y_pred, [-1, units]))
+        return label_forms.reshape_rows(losses, y_pred)
+
+
+def _dense_crossentropy(labels: label_forms.Csr, logits: tf.Tensor) -> tf.Tensor:
+    logits = tf.cast(logits, tf.float32)
+    labels = label_forms.expect_rows(labels, tf.shape(logits)[0])
+    ragged = tf.RaggedTensor.from_row_splits(labels.ids, labels.row_splits, validate=False)
+    lengths = labels.row_lengths()
+    rows = ragged.value_rowids()
+    picked = tf.gather_nd(logits, tf.stack([rows, tf.cast(labels.ids, tf.int64)], axis=1))
+    sums = tf.math.unsorted_segment_sum(picked, rows, tf.size(lengths))
+    count = tf.cast(lengths, tf.float32)
+    losses = tf.reduce_logsumexp(logits, axis=1) - tf.math.divide_no_nan(sums, count)
+    return tf.where(lengths > 0, losses, tf.zeros_like(losses))

@@ -1,0 +1,385 @@
+"""Samplers choose each sample's active set: the neurons that take part in a training step.
+
+A sampler is a small description that can be saved. A layer turns it into a `Selector`, which holds
+what changes during training: hash tables and their schedule.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_dslide._checks import require_positive
+from tf_dslide._native import ops
+from tf_dslide._native.ops import Csr
+from tf_dslide.hashing import HashFamily, SimHash
+
+
+class ActiveSet(NamedTuple):
+    """The neurons that take part, and what to add to their logits (`None`: nothing)."""
+
+    csr: Csr
+    offsets: tf.Tensor | None
+
+
+class Selector:
+    """A sampler at work for one layer."""
+
+    def select(self, x: tf.Tensor, labels: Csr, kernel: Any, step: tf.Tensor) -> ActiveSet:
+        """Chooses neurons.
+
+        Args:
+            x: The layer's input, `(rows, d) float32`.
+            labels: The rows' labels, all of which become active.
+            kernel: The layer's weights, `(units, d)`.
+            step: Number of training steps so far, `() int64`.
+
+        Returns:
+            An `ActiveSet` with ascending distinct ids in each row.
+        """
+        raise NotImplementedError
+
+    def invalidate(self) -> None:
+        """Says that the weights were replaced: what was derived from them is stale."""
+
+    def rebuild(self, kernel: Any, step: tf.Tensor) -> None:
+        """Derives from the weights afresh what the choice needs."""
+
+    def get_state(self) -> list[int]:
+        """Counters to be saved with the layer."""
+        return []
+
+    def set_state(self, state: list[int]) -> None:
+        """Restores `get_state`."""
+
+
+class Sampler:
+    """Base of the samplers."""
+
+    #: Whether every neuron is active, so that the layer may work densely.
+    selects_all = False
+
+    def selector(self, units: int, dim: int) -> Selector:
+        """The sampler at work for a layer of `units` neurons with inputs of length `dim`."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this sampler again."""
+        return {}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Sampler":
+        """A sampler from `get_config`."""
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class AllNeurons(Sampler):
+    """Every neuron is active: exact dense training, in blocks, and the oracle of the tests.
+
+    Example:
+    >>> from tf_dslide import AllNeurons, DSlideDense
+    >>> layer = DSlideDense(1000, sampler=AllNeurons())
+    """
+
+    selects_all = True
+
+    def selector(self, units: int, dim: int) -> Selector:
+        """Nothing is to be selected."""
+        return Selector()
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class LshSampler(Sampler):
+    """Active sets from hash tables, as in SLIDE and D-SLIDE (arXiv 2201.12667, section 3).
+
+    The neurons' weights are hashed into L tables. A sample's hidden vector is hashed the same way;
+    the neurons of its L buckets are those whose weights point its way: the ones that score high.
+    They become active with the sample's labels, those found in most tables first. The tables are
+    rebuilt inside the training graph after `rebuild_every` steps, then at intervals that grow by
+    the factor `exp(rebuild_decay)`.
+
+    A bucket longer than `bucket_size` gives a window of neurons at a random place, another one for
+    each sample and step. SLIDE cuts its buckets when it fills them instead; a window loses no neuron
+    for good.
+
+    Args:
+        hash: A `HashFamily`; `None` is `SimHash()`.
+        active: Neurons active for a sample, its labels included. `None`: a tenth of the units, from
+            64 to 3,000 of them.
+        bucket_size: Neurons taken from one bucket at most.
+        fill: Make up for too few finds with random neurons, so that a sample always has `active`.
+        rebuild_every: Training steps until the first rebuild, n0 in SLIDE.
+        rebuild_decay: Growth of the interval; 0 keeps it.
+        seed: Integer that fixes windows and random neurons.
+
+    Memory: 4 bytes for each neuron and table, the same again while rebuilding, and one byte a
+    neuron and thread. Time a sample: `tables * bucket_size` lookups and `units / 64` words.
+
+    Example:
+    >>> from tf_dslide import DSlideDense, LshSampler, SimHash
+    >>> layer = DSlideDense(100_000, sampler=LshSampler(hash=SimHash(bits=9, tables=50), active=1000))
+    """
+
+    def __init__(
+        self,
+        hash: HashFamily | None = None,
+        active: int | None = None,
+        bucket_size: int = 128,
+        fill: bool = True,
+        rebuild_every: int = 100,
+        rebuild_decay: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        if isinstance(hash, dict):
+            hash = keras.saving.deserialize_keras_object(hash)
+        if hash is not None and not isinstance(hash, HashFamily):
+            raise ValueError(f"`hash` must be a HashFamily such as SimHash(); received {hash!r}")
+        if rebuild_decay < 0:
+            raise ValueError(f"`rebuild_decay` must not be negative; received {rebuild_decay!r}")
+        self.hash = hash or SimHash()
+        self.active = None if active is None else require_positive("active", active)
+        self.bucket_size = require_positive("bucket_size", bucket_size)
+        self.fill = bool(fill)
+        self.rebuild_every = require_positive("rebuild_every", rebuild_every)
+        self.rebuild_decay = float(rebuild_decay)
+        self.seed = int(seed)
+
+    def active_of(self, units: int) -> int:
+        """Neurons active for a sample in a layer of `units`."""
+        return min(units, self.active or max(64, min(3000, units // 10)))
+
+    def selector(self, units: int, dim: int) -> "TableSelector":
+        """Hash tables for one layer, empty until they are first needed."""
+        return TableSelector(self, units, dim)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this sampler again."""
+        return {
+            "hash": keras.saving.serialize_keras_object(self.hash),
+            "active": self.active,
+            "bucket_size": self.bucket_size,
+            "fill": self.fill,
+            "rebuild_every": self.rebuild_every,
+            "rebuild_decay": self.rebuild_decay,
+            "seed": self.seed,
+        }
+
+
+class TableSelector(Selector):
+    """Hash tables of one layer's neurons, and when to rebuild them."""
+
+    def __init__(self, sampler: LshSampler, units: int, dim: int) -> None:
+        # A family of its own: what `build` draws depends on this layer.
+        self._hash = type(sampler.hash).from_config(sampler.hash.get_config())
+        self._hash.build(dim, units)
+        self._sampler = sampler
+        self._active = sampler.active_of(units)
+        with tf.init_scope():
+            self._bucket_ptr = tf.Variable(
+                tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
+            )
+            self._neuron_ids = tf.Variable(
+                tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
+            )
+            self._next_rebuild = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._rebuilds = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._stale = tf.Variable(True, trainable=False)
+
+    def select(self, x: tf.Tensor, labels: Csr, kernel: Any, step: tf.Tensor) -> ActiveSet:
+        """Looks the samples up, after a rebuild if one is due."""
+        tf.cond(
+            tf.logical_or(self._stale, step >= self._next_rebuild),
+            lambda: self._rebuild(kernel, step),
+            lambda: tf.constant(0, tf.int64),
+        )
+        csr = ops.select_from_tables(
+            self._hash.codes(x),
+            self._bucket_ptr,
+            self._neuron_ids,
+            labels,
+            step,
+            active=self._active,
+            bucket_size=self._sampler.bucket_size,
+            fill=self._sampler.fill,
+            seed=self._sampler.seed,
+        )
+        return ActiveSet(csr, None)
+
+    def _rebuild(self, kernel: Any, step: tf.Tensor) -> tf.Tensor:
+        codes = self._hash.codes(tf.convert_to_tensor(kernel))
+        bucket_ptr, neuron_ids = ops.build_tables(codes, self._hash.buckets)
+        self._bucket_ptr.assign(bucket_ptr)
+        self._neuron_ids.assign(neuron_ids)
+        self._stale.assign(False)
+        interval = self._sampler.rebuild_every * tf.exp(
+            self._sampler.rebuild_decay * tf.cast(self._rebuilds, tf.float32)
+        )
+        # An interval past any training's length would not fit the counter.
+        steps = tf.cast(tf.minimum(interval, 1e12), tf.int64)
+        self._next_rebuild.assign(step + tf.maximum(steps, 1))
+        return self._rebuilds.assign_add(1)
+
+    def rebuild(self, kernel: Any, step: tf.Tensor) -> None:
+        """Hashes all neurons now."""
+        self._rebuild(kernel, tf.convert_to_tensor(step))
+
+    def invalidate(self) -> None:
+        """Lets the next use rebuild."""
+        self._stale.assign(True)
+
+    def get_state(self) -> list[int]:
+        """When the next rebuild is due, and how many there were."""
+        return [int(self._next_rebuild), int(self._rebuilds)]
+
+    def set_state(self, state: list[int]) -> None:
+        """Restores the schedule; the tables are rebuilt from the weights."""
+        self._next_rebuild.assign(state[0])
+        self._rebuilds.assign(state[1])
+
+
+class _SampledSoftmax(Sampler):
+    """What the two classic samplers share: one random set a step for the whole batch."""
+
+    distribution = ""
+
+    def __init__(self, num_sampled: int = 1024, correction: bool = False, seed: int = 0) -> None:
+        self.num_sampled = require_positive("num_sampled", num_sampled)
+        self.correction = bool(correction)
+        self.seed = int(seed)
+
+    def selector(self, units: int, dim: int) -> Selector:
+        """The sampler at work."""
+        return _RandomSelector(self, units)
+
+    def log_expected_count(self, ids: tf.Tensor, units: int) -> tf.Tensor:
+        """Logarithm of the expected number of times that each id is drawn in a step."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this sampler again."""
+        return {
+            "num_sampled": self.num_sampled,
+            "correction": self.correction,
+            "seed": self.seed,
+        }
+
+
+class _RandomSelector(Selector):
+    def __init__(self, sampler: _SampledSoftmax, units: int) -> None:
+        self._sampler = sampler
+        self._units = units
+
+    def select(self, x: tf.Tensor, labels: Csr, kernel: Any, step: tf.Tensor) -> ActiveSet:
+        """Draws once for the batch and adds each row's labels."""
+        drawn = ops.sample_neurons(
+            step,
+            units=self._units,
+            count=self._sampler.num_sampled,
+            distribution=self._sampler.distribution,
+            seed=self._sampler.seed,
+        )
+        csr = ops.union_with_labels(drawn, labels)
+        if not self._sampler.correction:
+            return ActiveSet(csr, None)
+        return ActiveSet(csr, -self._sampler.log_expected_count(csr.ids, self._units))
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class UniformSampler(_SampledSoftmax):
+    """The classic sampled softmax with uniform negatives, one set a step for the whole batch.
+
+    All true labels are active, and a drawn neuron that is a sample's label counts once, as its
+    label (no accidental hits).
+
+    Args:
+        num_sampled: Neurons drawn a step, distinct.
+        correction: Subtract the logarithm of the expected count from the logits, labels included, as
+            `tf.nn.sampled_softmax_loss` does.
+        seed: Integer that fixes the draws.
+
+    Example:
+    >>> from tf_dslide import DSlideDense, UniformSampler
+    >>> layer = DSlideDense(100_000, sampler=UniformSampler(4096))
+    """
+
+    distribution = "uniform"
+
+    def log_expected_count(self, ids: tf.Tensor, units: int) -> tf.Tensor:
+        """The same for all neurons."""
+        share = min(self.num_sampled, units) / units
+        return tf.fill(tf.shape(ids), tf.constant(math.log(share), tf.float32))
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class LogUniformSampler(_SampledSoftmax):
+    """The classic sampled softmax with log-uniform (Zipf-like) negatives.
+
+    For labels numbered by falling frequency, as words of a vocabulary often are:
+    `P(id) = log(1 + 1 / (id + 1)) / log(1 + units)`.
+
+    Args:
+        num_sampled: Neurons drawn a step, distinct.
+        correction: Subtract the logarithm of the expected count from the logits, labels included.
+            The expectation takes the draws as independent, and their number as the one that gives
+            `num_sampled` distinct ids on average.
+        seed: Integer that fixes the draws.
+
+    Example:
+    >>> from tf_dslide import DSlideDense, LogUniformSampler
+    >>> layer = DSlideDense(100_000, sampler=LogUniformSampler(4096, correction=True))
+    """
+
+    distribution = "log_uniform"
+
+    def log_expected_count(self, ids: tf.Tensor, units: int) -> tf.Tensor:
+        """`log(1 - (1 - P(id)) ^ draws)`: the probability to be among the distinct ids."""
+        rank = tf.cast(ids, tf.float32) + 1.0
+        miss = tf.math.log1p(-tf.math.log1p(1.0 / rank) / math.log1p(units))
+        return tf.math.log(-tf.math.expm1(self._draws(units) * miss))
+
+    @functools.cache  # noqa: B019 - samplers are few and live as long as their layers
+    def _draws(self, units: int) -> float:
+        """The number of draws that gives `num_sampled` distinct ids in expectation."""
+        if self.num_sampled >= units:
+            return 1e9
+        miss = np.log1p(-np.log1p(1.0 / np.arange(1, units + 1)) / math.log1p(units))
+        low, high = float(self.num_sampled), 1e9
+        while high - low > 1e-3 * low:
+            middle = math.sqrt(low * high)
+            enough = -np.expm1(middle * miss).sum() >= self.num_sampled
+            low, high = (low, middle) if enough else (middle, high)
+        return high
+
+
+def get(identifier: Any) -> Sampler:
+    """A sampler from an object, a saved configuration, a name, or `None` for the default.
+
+    Args:
+        identifier: A `Sampler`, what `keras.saving.serialize_keras_object` made of one, `"lsh"`,
+            `"uniform"`, `"log_uniform"`, `"all"`, or `None`.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    names = {
+        "lsh": LshSampler,
+        "uniform": UniformSampler,
+        "log_uniform": LogUniformSampler,
+        "all": AllNeurons,
+    }
+    if identifier is None:
+        return LshSampler()
+    if isinstance(identifier, dict):
+        identifier = keras.saving.deserialize_keras_object(identifier)
+    if isinstance(identifier, str) and identifier in names:
+        return names[identifier]()
+    if not isinstance(identifier, Sampler):
+        raise ValueError(
+            f"`sampler` must be a tf_dslide sampler or one of {sorted(names)}; "
+            f"received {identifier!r}"
+        )
+    return identifier
