@@ -23,6 +23,7 @@ PathLike = str | os.PathLike
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _LINES_PER_BLOCK = 16_384
+_LARGEST_SIZE = 2**31 - 1  # ids are int32
 
 
 def read_xmc(
@@ -280,6 +281,9 @@ def _open_lines(path: PathLike) -> Iterator[_Lines]:
 
 def _read_header(lines: _Lines, given: dict[str, int | None]) -> _Header:
     """Read the header, known by its shape: as many integers as it should have and nothing else."""
+    for name, size in given.items():
+        if size is not None and not 0 <= size <= _LARGEST_SIZE:
+            raise ValueError(f"{name} is {size}; it must lie between 0 and {_LARGEST_SIZE}")
     shape = "N " + " ".join("D" if name == "num_features" else "L" for name in given)
     wanted = f"a header '{shape}', or " + " and ".join(f"`{name}=`" for name in given)
     for line in lines:
@@ -296,10 +300,10 @@ def _read_header(lines: _Lines, given: dict[str, int | None]) -> _Header:
 
 
 def _checked_header(lines: _Lines, numbers: list[int], given: dict[str, int | None]) -> _Header:
-    if min(numbers) < 0:
-        raise DataFormatError(
-            lines.path, lines.number, f"{min(numbers)} in the header", "sizes of 0 or more"
-        )
+    for size in numbers:
+        if not 0 <= size <= _LARGEST_SIZE:
+            expected = f"sizes between 0 and {_LARGEST_SIZE}"
+            raise DataFormatError(lines.path, lines.number, f"{size} in the header", expected)
     for (name, wanted), size in zip(given.items(), numbers[1:], strict=True):
         if wanted is not None and wanted != size:
             found = f"{name} {size} in the header"
