@@ -311,9 +311,7 @@ class DSlideDense(_RowLayer):
             raise ValueError(
                 "`exact=False` needs a sampler that picks neurons; this layer has AllNeurons"
             )
-        rows = tf.shape(hidden, tf.int64)[0]
-        no_labels = ops.Csr(tf.zeros([rows + 1], tf.int64), tf.zeros([0], tf.int32))
-        logits, active, _ = self._at_work.sampled_logits(hidden, no_labels)
+        logits, active, _ = self._at_work.sampled_logits(hidden, None)
         return ops.csr_top_k(logits, active, k)
 
     def rebuild(self) -> None:

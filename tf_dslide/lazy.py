@@ -42,8 +42,13 @@ class Weights:
         """Number of neurons."""
         return int(self.kernel.shape[0])
 
-    def sampled_logits(self, x: tf.Tensor, labels: Csr) -> tuple[tf.Tensor, Csr, tf.Tensor | None]:
-        """Logits of the active set only: `(nnz,)`, the set, and what the sampler adds to them."""
+    def sampled_logits(
+        self, x: tf.Tensor, labels: Csr | None
+    ) -> tuple[tf.Tensor, Csr, tf.Tensor | None]:
+        """Logits of the active set only: `(nnz,)`, the set, and what the sampler adds to them.
+
+        Without labels, the neurons that are likely to score high.
+        """
         if self.selector is None:
             raise RuntimeError("there is nothing to sample: every neuron is active")
         active = self.selector.select(x, labels, self.kernel, self.step)

@@ -25,15 +25,22 @@ class ActiveSet(NamedTuple):
     offsets: tf.Tensor | None
 
 
+def no_labels(x: tf.Tensor) -> Csr:
+    """Labels of the rows of `x` where there are none."""
+    rows = tf.shape(x, tf.int64)[0]
+    return Csr(tf.zeros([rows + 1], tf.int64), tf.zeros([0], tf.int32))
+
+
 class Selector:
     """A sampler at work for one layer."""
 
-    def select(self, x: tf.Tensor, labels: Csr, kernel: Any, step: tf.Tensor) -> ActiveSet:
+    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> ActiveSet:
         """Chooses neurons.
 
         Args:
             x: The layer's input, `(rows, d) float32`.
-            labels: The rows' labels, all of which become active.
+            labels: The rows' labels, all of which become active. `None` to predict: then only
+                neurons likely to score high are wanted.
             kernel: The layer's weights, `(units, d)`.
             step: Number of training steps so far, `() int64`.
 
@@ -98,20 +105,25 @@ class LshSampler(Sampler):
 
     The neurons' weights are hashed into L tables. A sample's hidden vector is hashed the same way;
     the neurons of its L buckets are those whose weights point its way: the ones that score high.
-    They become active with the sample's labels, those found in most tables first. The tables are
-    rebuilt inside the training graph after `rebuild_every` steps, then at intervals that grow by
-    the factor `exp(rebuild_decay)`.
+    They become active with the sample's labels, those found in most tables first.
 
-    A bucket longer than `bucket_size` gives a window of neurons at a random place, another one for
-    each sample and step. SLIDE cuts its buckets when it fills them instead; a window loses no neuron
-    for good.
+    The low scores matter too: together they are much of the softmax's sum. So a part of the active
+    set is a uniform sample, one a step for the whole batch, each of which stands for many of the
+    neurons that hashing left out: the logarithm of their number is added to its logit. The sum over
+    the active set then estimates the sum over all neurons without bias. (SLIDE leaves the tail out,
+    which `random=0` does too.)
+
+    The tables are rebuilt inside the training graph after `rebuild_every` steps, then at intervals
+    that grow by the factor `exp(rebuild_decay)`. A bucket longer than `bucket_size` gives a window of
+    neurons at a random place, another one for each sample and step. SLIDE cuts its buckets when it
+    fills them instead; a window loses no neuron for good.
 
     Args:
         hash: A `HashFamily`; `None` is `SimHash()`.
-        active: Neurons active for a sample, its labels included. `None`: a tenth of the units, from
-            64 to 3,000 of them.
+        active: Neurons active for a sample, labels and random ones included; fewer if the buckets
+            hold fewer. `None`: a tenth of the units, from 64 to 3,000 of them.
+        random: Share of `active` that is drawn at random, in [0, 1].
         bucket_size: Neurons taken from one bucket at most.
-        fill: Make up for too few finds with random neurons, so that a sample always has `active`.
         rebuild_every: Training steps until the first rebuild, n0 in SLIDE.
         rebuild_decay: Growth of the interval; 0 keeps it.
         seed: Integer that fixes windows and random neurons.
@@ -120,16 +132,18 @@ class LshSampler(Sampler):
     neuron and thread. Time a sample: `tables * bucket_size` lookups and `units / 64` words.
 
     Example:
+
     >>> from tf_dslide import DSlideDense, LshSampler, SimHash
-    >>> layer = DSlideDense(100_000, sampler=LshSampler(hash=SimHash(bits=9, tables=50), active=1000))
+    >>> sampler = LshSampler(hash=SimHash(bits=9, tables=50), active=1000)
+    >>> layer = DSlideDense(100_000, sampler=sampler)
     """
 
     def __init__(
         self,
         hash: HashFamily | None = None,
         active: int | None = None,
+        random: float = 0.5,
         bucket_size: int = 128,
-        fill: bool = True,
         rebuild_every: int = 100,
         rebuild_decay: float = 0.1,
         seed: int = 0,
@@ -138,19 +152,23 @@ class LshSampler(Sampler):
             hash = keras.saving.deserialize_keras_object(hash)
         if hash is not None and not isinstance(hash, HashFamily):
             raise ValueError(f"`hash` must be a HashFamily such as SimHash(); received {hash!r}")
+        if not 0 <= random <= 1:
+            raise ValueError(f"`random` must be in [0, 1]; received {random!r}")
         if rebuild_decay < 0:
             raise ValueError(f"`rebuild_decay` must not be negative; received {rebuild_decay!r}")
         self.hash = hash or SimHash()
         self.active = None if active is None else require_positive("active", active)
+        self.random = float(random)
         self.bucket_size = require_positive("bucket_size", bucket_size)
-        self.fill = bool(fill)
         self.rebuild_every = require_positive("rebuild_every", rebuild_every)
         self.rebuild_decay = float(rebuild_decay)
         self.seed = int(seed)
 
-    def active_of(self, units: int) -> int:
-        """Neurons active for a sample in a layer of `units`."""
-        return min(units, self.active or max(64, min(3000, units // 10)))
+    def counts_of(self, units: int) -> tuple[int, int]:
+        """Neurons of a sample that hashing picks (labels included), and random ones."""
+        active = min(units, self.active or max(64, min(3000, units // 10)))
+        random = round(self.random * active)
+        return active - random, random
 
     def selector(self, units: int, dim: int) -> "TableSelector":
         """Hash tables for one layer, empty until they are first needed."""
@@ -161,8 +179,8 @@ class LshSampler(Sampler):
         return {
             "hash": keras.saving.serialize_keras_object(self.hash),
             "active": self.active,
+            "random": self.random,
             "bucket_size": self.bucket_size,
-            "fill": self.fill,
             "rebuild_every": self.rebuild_every,
             "rebuild_decay": self.rebuild_decay,
             "seed": self.seed,
@@ -177,7 +195,8 @@ class TableSelector(Selector):
         self._hash = type(sampler.hash).from_config(sampler.hash.get_config())
         self._hash.build(dim, units)
         self._sampler = sampler
-        self._active = sampler.active_of(units)
+        self._hashed, self._random = sampler.counts_of(units)
+        self._units = units
         with tf.init_scope():
             self._bucket_ptr = tf.Variable(
                 tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
@@ -189,25 +208,32 @@ class TableSelector(Selector):
             self._rebuilds = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._stale = tf.Variable(True, trainable=False)
 
-    def select(self, x: tf.Tensor, labels: Csr, kernel: Any, step: tf.Tensor) -> ActiveSet:
+    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> ActiveSet:
         """Looks the samples up, after a rebuild if one is due."""
         tf.cond(
             tf.logical_or(self._stale, step >= self._next_rebuild),
             lambda: self._rebuild(kernel, step),
             lambda: tf.constant(0, tf.int64),
         )
-        csr = ops.select_from_tables(
+        shared = ops.sample_neurons(
+            step,
+            units=self._units,
+            count=0 if labels is None else self._random,
+            distribution="uniform",
+            seed=self._sampler.seed,
+        )
+        csr, offsets = ops.select_from_tables(
             self._hash.codes(x),
             self._bucket_ptr,
             self._neuron_ids,
-            labels,
+            no_labels(x) if labels is None else labels,
+            shared,
             step,
-            active=self._active,
+            hashed=self._hashed if labels is not None else self._hashed + self._random,
             bucket_size=self._sampler.bucket_size,
-            fill=self._sampler.fill,
             seed=self._sampler.seed,
         )
-        return ActiveSet(csr, None)
+        return ActiveSet(csr, offsets)
 
     def _rebuild(self, kernel: Any, step: tf.Tensor) -> tf.Tensor:
         codes = self._hash.codes(tf.convert_to_tensor(kernel))
@@ -273,7 +299,7 @@ class _RandomSelector(Selector):
         self._sampler = sampler
         self._units = units
 
-    def select(self, x: tf.Tensor, labels: Csr, kernel: Any, step: tf.Tensor) -> ActiveSet:
+    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> ActiveSet:
         """Draws once for the batch and adds each row's labels."""
         drawn = ops.sample_neurons(
             step,
@@ -282,7 +308,7 @@ class _RandomSelector(Selector):
             distribution=self._sampler.distribution,
             seed=self._sampler.seed,
         )
-        csr = ops.union_with_labels(drawn, labels)
+        csr = ops.union_with_labels(drawn, no_labels(x) if labels is None else labels)
         if not self._sampler.correction:
             return ActiveSet(csr, None)
         return ActiveSet(csr, -self._sampler.log_expected_count(csr.ids, self._units))

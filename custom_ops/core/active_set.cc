@@ -114,31 +114,43 @@ std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entrie
 
 namespace {
 
+constexpr int64_t WordsOf(int64_t units) { return (units + 63) / 64; }
+
+inline uint64_t BitOf(int32_t id) { return uint64_t{1} << (id & 63); }
+
+// One bit a unit for the neurons that every row receives.
+std::vector<uint64_t> SharedBits(const LshQuery& query) {
+  std::vector<uint64_t> bits(WordsOf(query.units), 0);
+  for (int64_t j = 0; j < query.shared_count; ++j) {
+    bits[query.shared[j] >> 6] |= BitOf(query.shared[j]);
+  }
+  return bits;
+}
+
 // The choice of one row at a time, with counters that are clean between rows. Vote is wide enough
 // for the number of tables.
 template <typename Vote>
 class RowSelector {
  public:
-  explicit RowSelector(const LshQuery& query)
-      : query_(query), votes_(query.units, 0), chosen_((query.units + 63) / 64, 0) {}
+  RowSelector(const LshQuery& query, const std::vector<uint64_t>& shared)
+      : query_(query), shared_(shared), votes_(query.units, 0), chosen_(shared.size(), 0) {}
 
   // Appends the row's active set to `out`, ascending.
   void Select(int64_t row, const int32_t* label_begin, const int32_t* label_end,
-              std::vector<int32_t>* out) {
+              WeightedCsr* out) {
     found_.clear();
     CountVotes(row);
     for (const int32_t* label = label_begin; label != label_end; ++label) Choose(*label);
     const int64_t labels = label_end - label_begin;
-    int64_t room = std::max<int64_t>(0, std::min(query_.active, query_.units) - labels);
-    room -= ChooseMostVoted(room);
-    if (query_.fill && room > 0) ChooseRandom(row, room);
+    const int64_t room = std::max<int64_t>(0, query_.hashed - labels);
+    const int64_t hashed = labels + ChooseMostVoted(room);
     for (const int32_t id : found_) votes_[id] = 0;
-    Drain(out);
+    Drain(TailOffset(hashed), out);
   }
 
  private:
-  bool IsChosen(int32_t id) const { return chosen_[id >> 6] >> (id & 63) & 1; }
-  void Choose(int32_t id) { chosen_[id >> 6] |= uint64_t{1} << (id & 63); }
+  bool IsChosen(int32_t id) const { return chosen_[id >> 6] & BitOf(id); }
+  void Choose(int32_t id) { chosen_[id >> 6] |= BitOf(id); }
 
   void CountVotes(int64_t row) {
     const int64_t tables = query_.tables;
@@ -151,12 +163,12 @@ class RowSelector {
       const int64_t taken = std::min(length, query_.bucket_size);
       const int64_t start = Below(Mix(query_.seed, row, table), length);
       const int64_t until_end = std::min(taken, length - start);
-      for (int64_t j = 0; j < until_end; ++j) Vote1(bucket[start + j]);
-      for (int64_t j = 0; j < taken - until_end; ++j) Vote1(bucket[j]);
+      for (int64_t j = 0; j < until_end; ++j) CountVote(bucket[start + j]);
+      for (int64_t j = 0; j < taken - until_end; ++j) CountVote(bucket[j]);
     }
   }
 
-  void Vote1(int32_t id) {
+  void CountVote(int32_t id) {
     if (votes_[id]++ == 0) found_.push_back(id);
   }
 
@@ -184,79 +196,82 @@ class RowSelector {
     return result;
   }
 
-  // Tries random neurons, then takes the next free ones after a random place, so that it ends even
-  // when nearly all are taken.
-  void ChooseRandom(int64_t row, int64_t count) {
-    const uint64_t key = Mix(query_.seed, row, ~uint64_t{0});
-    for (int64_t attempt = 0; attempt < 2 * count && count > 0; ++attempt) {
-      const int32_t id = Below(Mix(key, attempt), query_.units);
-      if (IsChosen(id)) continue;
-      Choose(id);
-      --count;
+  // What each shared neuron that the row lacks stands for, in logarithm.
+  float TailOffset(int64_t hashed) const {
+    int64_t tail = 0;
+    for (size_t word = 0; word < chosen_.size(); ++word) {
+      tail += __builtin_popcountll(shared_[word] & ~chosen_[word]);
     }
-    int32_t id = Below(Mix(key), query_.units);
-    for (int64_t step = 0; step < query_.units && count > 0; ++step) {
-      if (!IsChosen(id)) {
-        Choose(id);
-        --count;
-      }
-      id = id + 1 == query_.units ? 0 : id + 1;
-    }
+    if (tail == 0) return 0.0f;
+    return static_cast<float>(std::log(static_cast<double>(query_.units - hashed) / tail));
   }
 
-  // Moves the chosen neurons to `out` in ascending order.
-  void Drain(std::vector<int32_t>* out) {
+  // Moves the chosen and the shared neurons to `out` in ascending order.
+  void Drain(float tail_offset, WeightedCsr* out) {
     for (size_t word = 0; word < chosen_.size(); ++word) {
-      for (uint64_t bits = chosen_[word]; bits != 0; bits &= bits - 1) {
-        out->push_back(static_cast<int32_t>(word * 64 + __builtin_ctzll(bits)));
+      const uint64_t chosen = chosen_[word];
+      for (uint64_t bits = chosen | shared_[word]; bits != 0; bits &= bits - 1) {
+        const int bit = __builtin_ctzll(bits);
+        out->csr.ids.push_back(static_cast<int32_t>(word * 64 + bit));
+        out->offsets.push_back(chosen >> bit & 1 ? 0.0f : tail_offset);
       }
       chosen_[word] = 0;
     }
   }
 
   const LshQuery& query_;
+  const std::vector<uint64_t>& shared_;
   std::vector<Vote> votes_;
   std::vector<uint64_t> chosen_;
   std::vector<int32_t> found_;
   std::vector<int64_t> histogram_;
 };
 
-// Joins rows that were made apart.
-Csr Join(const std::vector<std::vector<int32_t>>& parts, std::vector<int64_t> splits) {
-  Csr result{std::move(splits), {}};
-  for (size_t row = 1; row < result.splits.size(); ++row) {
-    result.splits[row] += result.splits[row - 1];
+// Joins rows that were made apart; `lengths` holds 0 and then the rows' lengths.
+WeightedCsr Join(const std::vector<WeightedCsr>& parts, std::vector<int64_t> lengths) {
+  WeightedCsr result;
+  result.csr.splits = std::move(lengths);
+  for (size_t row = 1; row < result.csr.splits.size(); ++row) {
+    result.csr.splits[row] += result.csr.splits[row - 1];
   }
-  result.ids.reserve(result.splits.back());
-  for (const auto& part : parts) result.ids.insert(result.ids.end(), part.begin(), part.end());
+  result.csr.ids.reserve(result.csr.splits.back());
+  result.offsets.reserve(result.csr.splits.back());
+  for (const WeightedCsr& part : parts) {
+    const std::vector<int32_t>& ids = part.csr.ids;
+    result.csr.ids.insert(result.csr.ids.end(), ids.begin(), ids.end());
+    result.offsets.insert(result.offsets.end(), part.offsets.begin(), part.offsets.end());
+  }
   return result;
 }
 
 template <typename Vote>
-Csr SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel) {
+WeightedCsr SelectRows(const LshQuery& query, const CsrView& labels,
+                       const ParallelFor& parallel) {
   constexpr int64_t kRowsPerPart = 16;
   const int64_t count = (labels.rows + kRowsPerPart - 1) / kRowsPerPart;
-  std::vector<std::vector<int32_t>> parts(count);
-  std::vector<int64_t> splits(labels.rows + 1, 0);
+  const std::vector<uint64_t> shared = SharedBits(query);
+  std::vector<WeightedCsr> parts(count);
+  std::vector<int64_t> lengths(labels.rows + 1, 0);
   const int64_t cost = kRowsPerPart * (query.tables * std::min<int64_t>(query.bucket_size, 1000) +
                                        query.units / 64);
   parallel(count, cost, [&](int64_t begin, int64_t end) {
-    RowSelector<Vote> selector(query);
+    RowSelector<Vote> selector(query, shared);
     for (int64_t part = begin; part < end; ++part) {
       const int64_t last = std::min(labels.rows, (part + 1) * kRowsPerPart);
       for (int64_t row = part * kRowsPerPart; row < last; ++row) {
-        const int64_t before = parts[part].size();
+        const int64_t before = parts[part].offsets.size();
         selector.Select(row, labels.begin(row), labels.end(row), &parts[part]);
-        splits[row + 1] = parts[part].size() - before;
+        lengths[row + 1] = parts[part].offsets.size() - before;
       }
     }
   });
-  return Join(parts, std::move(splits));
+  return Join(parts, std::move(lengths));
 }
 
 }  // namespace
 
-Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel) {
+WeightedCsr SelectFromTables(const LshQuery& query, const CsrView& labels,
+                             const ParallelFor& parallel) {
   return query.tables <= std::numeric_limits<uint8_t>::max()
              ? SelectRows<uint8_t>(query, labels, parallel)
              : SelectRows<uint16_t>(query, labels, parallel);

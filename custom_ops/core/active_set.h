@@ -50,16 +50,27 @@ struct LshQuery {
   const int32_t* codes;        // (rows, tables)
   const int32_t* bucket_ptr;   // (tables, buckets + 1)
   const int32_t* neuron_ids;   // (tables, units)
-  int64_t active;              // wanted size of a row's active set
+  int64_t hashed;              // wanted number of a row's labels and neurons from the tables
   int64_t bucket_size;         // at most so many are taken from one bucket
-  bool fill;                   // make up a shortfall with random neurons
+  const int32_t* shared;       // neurons that every row receives besides
+  int64_t shared_count;
   uint64_t seed;
 };
 
+// Active sets in which some neurons stand for others: `offsets` are to be added to the logits.
+struct WeightedCsr {
+  Csr csr;
+  std::vector<float> offsets;
+};
+
 // Each row's labels and the neurons of the buckets that its codes name: those found in most tables
-// first, until the row holds `active` of them. A bucket longer than `bucket_size` gives a window
-// at a random offset. Takes `units` bytes a thread and O(tables * bucket_size + units / 64) a row.
-Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel);
+// first, until the row holds `hashed` of them. A bucket longer than `bucket_size` gives a window
+// at a random offset. The shared neurons come last: each of the t that the row lacks stands for
+// (units - h) / t of the units not among the row's h, and so has the logarithm of that as offset. If
+// they are a uniform sample, the row's sum of exponentials is an unbiased estimate of the one over all
+// units. Takes `units` bytes a thread and O(tables * bucket_size + units / 64) a row.
+WeightedCsr SelectFromTables(const LshQuery& query, const CsrView& labels,
+                             const ParallelFor& parallel);
 
 enum class Distribution { kUniform, kLogUniform };
 

@@ -15,15 +15,15 @@ uint64_t StepSeed(OpKernelContext* ctx, int input, int64_t seed) {
 class SelectFromTablesOp : public OpKernel {
  public:
   explicit SelectFromTablesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("active", &active_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("hashed", &hashed_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("bucket_size", &bucket_size_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("fill", &fill_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
   }
 
   void Compute(OpKernelContext* ctx) override {
     for (int i = 0; i < 3; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
-    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 5, 0));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 5, 1));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 6, 0));
     const Tensor& codes = ctx->input(0);
     const Tensor& ptr = ctx->input(1);
     const Tensor& ids = ctx->input(2);
@@ -41,22 +41,27 @@ class SelectFromTablesOp : public OpKernel {
                   absl::InvalidArgumentError("code " + std::to_string(flat(i)) +
                                              " is outside [0, " + std::to_string(buckets) + ")"));
     }
+    const int64_t shared[] = {0, ctx->input(5).NumElements()};
+    OP_REQUIRES_OK(ctx, Invalid(ctx, CheckCsr(shared, 1, ctx->input(5).flat<int32_t>().data(),
+                                              shared[1], units, true)));
     const LshQuery query = {units,
                             tables,
                             buckets,
                             flat.data(),
                             ptr.flat<int32_t>().data(),
                             ids.flat<int32_t>().data(),
-                            active_,
+                            hashed_,
                             bucket_size_,
-                            fill_,
-                            StepSeed(ctx, 5, seed_)};
-    OP_REQUIRES_OK(ctx, SetCsr(ctx, SelectFromTables(query, labels, PoolOf(ctx))));
+                            ctx->input(5).flat<int32_t>().data(),
+                            shared[1],
+                            StepSeed(ctx, 6, seed_)};
+    const WeightedCsr active = SelectFromTables(query, labels, PoolOf(ctx));
+    OP_REQUIRES_OK(ctx, SetCsr(ctx, active.csr));
+    OP_REQUIRES_OK(ctx, SetVector(ctx, 2, active.offsets));
   }
 
  private:
-  int64_t active_, bucket_size_, seed_;
-  bool fill_;
+  int64_t hashed_, bucket_size_, seed_;
 };
 
 class SampleNeuronsOp : public OpKernel {

@@ -125,17 +125,20 @@ REGISTER_OP("DslideSelectFromTables")
     .Input("neuron_ids: int32")
     .Input("label_splits: int64")
     .Input("label_ids: int32")
+    .Input("shared: int32")
     .Input("step: int64")
-    .Attr("active: int >= 0")
+    .Attr("hashed: int >= 0")
     .Attr("bucket_size: int >= 1")
-    .Attr("fill: bool")
     .Attr("seed: int")
     .Output("row_splits: int64")
     .Output("ids: int32")
+    .Output("offsets: float")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 2, 1, 1, 0}));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 2, 1, 1, 1, 0}));
+      const DimensionHandle entries = c->UnknownDim();
       c->set_output(0, Like(c, 3));
-      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(1, c->Vector(entries));
+      c->set_output(2, c->Vector(entries));
       return absl::OkStatus();
     });
 

@@ -87,28 +87,31 @@ def select_from_tables(
     bucket_ptr: tf.Tensor,
     neuron_ids: tf.Tensor,
     labels: Csr,
+    shared: tf.Tensor,
     step: tf.Tensor,
     *,
-    active: int,
+    hashed: int,
     bucket_size: int,
-    fill: bool,
     seed: int,
-) -> Csr:
-    """Labels and the most often found neurons of the buckets that the codes name."""
-    return Csr(
-        *_ops.dslide_select_from_tables(
-            codes=codes,
-            bucket_ptr=bucket_ptr,
-            neuron_ids=neuron_ids,
-            label_splits=labels.row_splits,
-            label_ids=labels.ids,
-            step=step,
-            active=active,
-            bucket_size=bucket_size,
-            fill=fill,
-            seed=seed,
-        )
+) -> tuple[Csr, tf.Tensor]:
+    """Labels, neurons most often found in the buckets, and the shared ones.
+
+    Returns the active set and `(nnz,) float32` to be added to its logits: 0, and for a shared neuron
+    the logarithm of the number of neurons that it stands for.
+    """
+    row_splits, ids, offsets = _ops.dslide_select_from_tables(
+        codes=codes,
+        bucket_ptr=bucket_ptr,
+        neuron_ids=neuron_ids,
+        label_splits=labels.row_splits,
+        label_ids=labels.ids,
+        shared=shared,
+        step=step,
+        hashed=hashed,
+        bucket_size=bucket_size,
+        seed=seed,
     )
+    return Csr(row_splits, ids), offsets
 
 
 def sample_neurons(
