@@ -145,6 +145,12 @@ def test_labels_follow_the_power_law(exponent):
     ranks = np.arange(10, 200)
     slope = np.polyfit(np.log(ranks + 1), np.log(counts[ranks]), 1)[0]
     assert slope == pytest.approx(-exponent, abs=0.06)
+    assert counts[-1] > 0 or exponent > 1
+
+
+def test_equally_likely_labels():
+    counts = SyntheticSpec(10, 100, 1, 1, exponent=0.0).samples(0, 100_000).label_counts
+    np.testing.assert_allclose(counts, 1000, rtol=0.2)
 
 
 def test_popular_labels_are_scattered_over_the_ids():

@@ -121,7 +121,6 @@ def _parse_fast(lines: Sequence[bytes], limits: Limits) -> Block | None:
     labels = np.fromiter(chain.from_iterable(label_sets), np.float64, count=label_counts.sum())
     agreed = (
         features.shape[0] == len(lines)  # scikit-learn leaves blank lines out
-        and (limits.with_labels or not labels.size)
         and (limits.num_features > 0 or not features.nnz)
         and np.isfinite(features.data).all()
         and ((labels >= 0) & (labels < limits.num_labels) & (labels == np.floor(labels))).all()

@@ -304,7 +304,7 @@ def make_preset(
     """Make synthetic data of the shape of a known data set.
 
     The train and the test split of one seed share their planted structure and no sample.
-    `amazon-670k` in full takes about 15 s and 0.6 GB; for sets beyond memory use
+    `amazon-670k` in full takes about 10 s and 0.7 GB; for sets beyond memory use
     `synthetic_batches(PRESETS[name].spec, ...)`.
 
     Args:
