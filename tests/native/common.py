@@ -1,0 +1,86 @@
+"""Random inputs, and the way between NumPy and the ops."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tests import reference
+from tf_dslide._native import ops
+
+WIDTHS = (1, 7, 8, 9, 31, 128, 200)
+ROW_COUNTS = (0, 1, 63, 64, 65, 130)
+UNIT_COUNTS = (1, 63, 64, 65, 1000, 5000)
+# (rows, units): every count at least twice, about the blocks of 64 and beyond them.
+SHAPES = (
+    *((0, 1), (0, 5000), (1, 1), (1, 1000), (63, 64), (63, 5000), (64, 63), (64, 64)),
+    *((65, 65), (65, 1000), (130, 63), (130, 65), (130, 5000)),
+)
+Array = np.ndarray
+
+
+def floats(rng: np.random.Generator, *shape: int) -> Array:
+    """Normal float32 numbers."""
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def random_csr(
+    rng: np.random.Generator, rows: int, units: int, most: int, least: int = 0
+) -> reference.Csr:
+    """Rows of `least` to `most` distinct ascending ids; some rows share their ids."""
+    most, least = min(most, units), min(least, units)
+    sizes = rng.integers(least, most + 1, size=rows)
+    return reference.csr([np.sort(rng.choice(units, size, replace=False)) for size in sizes])
+
+
+def labels_within(rng: np.random.Generator, active: reference.Csr) -> reference.Csr:
+    """Up to 3 labels a row, all of them active; every fourth row has none."""
+    rows = []
+    for number in range(active.rows):
+        ids = active.row(number)
+        size = 0 if number % 4 == 3 else min(len(ids), int(rng.integers(1, 4)))
+        rows.append(np.sort(rng.choice(ids, size, replace=False)) if size else [])
+    return reference.csr(rows)
+
+
+def to_tf(active: reference.Csr) -> ops.Csr:
+    """The same lists for the ops."""
+    splits = tf.constant(active.row_splits, tf.int64)
+    return ops.Csr(splits, tf.constant(active.ids, tf.int32))
+
+
+def to_numpy(active: ops.Csr) -> reference.Csr:
+    """The same lists for the reference, with their dtypes checked."""
+    assert active.row_splits.dtype == tf.int64
+    assert active.ids.dtype == tf.int32
+    return reference.Csr(active.row_splits.numpy(), active.ids.numpy())
+
+
+def lists(active: ops.Csr) -> list[list[int]]:
+    """The rows that an op gave."""
+    return reference.to_lists(to_numpy(active))
+
+
+def assert_within(actual: Array, expected: Array, bound: Array | float) -> None:
+    """Fails unless `|actual - expected| <= bound` everywhere, and says where it is worst."""
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert actual.shape == expected.shape
+    if actual.size == 0:
+        return
+    assert np.isfinite(actual).all()
+    excess = np.abs(actual - expected) - bound
+    worst = np.unravel_index(np.argmax(excess), excess.shape)
+    assert excess[worst] <= 0, (
+        f"{actual[worst]} at {worst}; expected {expected[worst]}, off by {excess[worst]} too much"
+    )
+
+
+def slices_to_dense(slices: tf.IndexedSlices, shape: Sequence[int]) -> Array:
+    """A row-sparse gradient as an array, after checking that its rows ascend and differ."""
+    assert isinstance(slices, tf.IndexedSlices)
+    rows = slices.indices.numpy()
+    assert (np.diff(rows) > 0).all()
+    assert tuple(slices.dense_shape.numpy()) == tuple(shape)
+    dense = np.zeros(shape, np.float32)
+    dense[rows] = slices.values.numpy()
+    return dense

@@ -1,0 +1,326 @@
+"""Labels, samplers and the view by neuron."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import reference
+from tests.native.common import (
+    ROW_COUNTS,
+    SHAPES,
+    UNIT_COUNTS,
+    lists,
+    random_csr,
+    to_numpy,
+    to_tf,
+)
+from tests.reference import Selection, csr, to_lists
+from tf_dslide._native import ops
+
+
+def int64(value):
+    return tf.constant(value, tf.int64)
+
+
+# Labels and features.
+def canonical(rows, units):
+    splits = np.cumsum([0, *map(len, rows)])
+    return ops.canonical_labels(int64(splits), int64([i for row in rows for i in row]), units)
+
+
+@pytest.mark.parametrize("rows", ROW_COUNTS)
+def test_canonical_labels(rng, rows):
+    # Repeated, unsorted and padded.
+    given = [rng.integers(-1, 6, size=rng.integers(0, 9)).tolist() for _ in range(rows)]
+    assert lists(canonical(given, 6)) == to_lists(reference.canonical_labels(given, 6))
+
+
+@pytest.mark.parametrize("label", [5, -2, 2**31, 2**32 + 1, -(2**63), 2**63 - 1])
+def test_canonical_labels_name_row_and_label(label):
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        canonical([[0], [1, 4, -1, label], [99]], 5)
+    assert f"row 1 has label {label}, which is outside [0, 5)" in str(error.value)
+
+
+def sparse(entries, shape, values=None):
+    values = np.ones(len(entries)) if values is None else values
+    indices = np.asarray(entries, np.int64).reshape(-1, 2)
+    return tf.SparseTensor(indices, np.asarray(values, np.float32), shape)
+
+
+@pytest.mark.parametrize("rows", ROW_COUNTS)
+def test_csr_from_sparse(rng, rows):
+    expected = random_csr(rng, rows, 40, 7)
+    entries = np.stack([expected.entry_rows(), expected.ids], axis=1)
+    got = ops.csr_from_sparse(sparse(entries, [rows, 40]), 40)
+    assert lists(got) == to_lists(expected)
+
+
+def test_csr_from_sparse_keeps_repeated_features():
+    # A sum over features does not mind; a sparse tensor may hold an index twice.
+    got = ops.csr_from_sparse(sparse([[0, 2], [0, 2], [2, 0]], [3, 4]), 4)
+    assert lists(got) == [[2, 2], [], [0]]
+
+
+@pytest.mark.parametrize(
+    ("entries", "values", "message"),
+    [
+        ([[0, 1], [1, 4]], None, r"row 1 has feature 4, which is outside \[0, 4\)"),
+        ([[0, 1], [1, -1]], None, r"row 1 has feature -1, which is outside \[0, 4\)"),
+        ([[0, 1], [1, 2**32 + 1]], None, r"row 1 has feature 4294967297"),
+        ([[0, 1], [3, 1]], None, r"row 3, which is outside \[0, 3\)"),
+        ([[-1, 1], [0, 1]], None, r"row -1, which is outside \[0, 3\)"),
+        ([[0, 1], [1, 3], [1, 2]], None, r"entry 2 does not; call tf.sparse.reorder"),
+        ([[1, 0], [0, 3]], None, r"entry 1 does not; call tf.sparse.reorder"),
+        ([[0, 1], [2, 3]], [1, np.nan], r"row 2 has the value nan for feature 3"),
+        ([[0, 1], [2, 3]], [1, -np.inf], r"row 2 has the value -inf for feature 3"),
+    ],
+)
+def test_csr_from_sparse_says_what_is_wrong(entries, values, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        ops.csr_from_sparse(sparse(entries, [3, 4], values), 4)
+
+
+@pytest.mark.parametrize("rows", ROW_COUNTS)
+def test_union_with_labels(rng, rows):
+    labels = random_csr(rng, rows, 50, 5)
+    for shared in ([], [49], list(range(50)), [3, 7, 20]):
+        got = ops.union_with_labels(tf.constant(shared, tf.int32), to_tf(labels))
+        assert lists(got) == to_lists(reference.union_with_labels(shared, labels))
+
+
+@pytest.mark.parametrize(("rows", "units"), SHAPES)
+def test_transpose(rng, rows, units):
+    active = random_csr(rng, rows, units, 30)
+    got = ops.transpose(to_tf(active), units)
+    for actual, expected in zip(got, reference.transpose(active), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+        assert actual.dtype == expected.dtype
+
+
+def test_transpose_of_large_layers(rng):
+    # Above 4,096 * 256 neurons a slab of neurons is longer.
+    units = 3_000_001
+    active = random_csr(rng, 70, units, 500, 400)
+    active.ids[active.row_splits[1:] - 1] = units - 1
+    got = ops.transpose(to_tf(active), units)
+    for actual, expected in zip(got, reference.transpose(active), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_transpose_keeps_repeated_ids_apart():
+    active = csr([[1, 1, 2], [], [1]])
+    view = ops.transpose(to_tf(active), 3)
+    for actual, expected in zip(view, reference.transpose(active), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+# Selection by hash tables.
+def select(tables, labels, shared=(), step=1, *, hashed, bucket_size=10**6, seed=3):
+    codes, ptr, ids = tables
+    active, offsets = ops.select_from_tables(
+        *(tf.constant(a, tf.int32) for a in (codes, ptr, ids)),
+        to_tf(labels),
+        tf.constant(shared, tf.int32),
+        int64(step),
+        hashed=hashed,
+        bucket_size=bucket_size,
+        seed=seed,
+    )
+    assert offsets.dtype == tf.float32
+    return Selection(to_numpy(active), offsets.numpy())
+
+
+def select_lists(*args, **kwargs):
+    return to_lists(select(*args, **kwargs).active)
+
+
+def random_tables(rng, rows, units, tables, buckets):
+    """Codes of the rows, and the tables of neurons with random codes."""
+    neurons = rng.integers(0, buckets, size=(units, tables))
+    codes = rng.integers(0, buckets, size=(rows, tables))
+    return codes, *reference.build_tables(neurons, buckets)
+
+
+@pytest.mark.parametrize("shared_share", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize(("rows", "units"), SHAPES)
+def test_select_takes_labels_and_the_most_voted(rng, rows, units, shared_share):
+    tables = random_tables(rng, rows, units, 9, 5)
+    votes = reference.bucket_votes(*tables)
+    labels = random_csr(rng, rows, units, 4)
+    shared = np.flatnonzero(rng.random(units) < shared_share)
+    for hashed in (0, 3, 60, 10**9):
+        got = select(tables, labels, shared, hashed=hashed)
+        assert reference.selection_faults(got, votes, labels, shared, hashed) == []
+
+
+@pytest.mark.parametrize("tables", [1, 255, 256, 300])
+def test_select_counts_the_votes_of_any_number_of_tables(rng, tables):
+    # Neuron 7 is in all buckets that are asked: as many votes as there are tables.
+    neurons = rng.integers(0, 2, size=(40, tables))
+    neurons[7] = 0
+    asked = (np.zeros((3, tables), np.int32), *reference.build_tables(neurons, 2))
+    votes = reference.bucket_votes(*asked)
+    assert votes[0, 7] == tables
+    labels = csr([[], [0, 1, 2], [7]])
+    for hashed in (1, 4, 20):
+        got = select(asked, labels, hashed=hashed)
+        assert reference.selection_faults(got, votes, labels, np.zeros(0), hashed) == []
+
+
+def test_select_keeps_all_labels_of_a_row_with_more_than_hashed(rng):
+    tables = random_tables(rng, 2, 100, 5, 3)
+    labels = csr([range(0, 100, 2), [5]])
+    got = select_lists(tables, labels, hashed=10)
+    assert got[0] == list(range(0, 100, 2))
+    assert len(got[1]) == 10
+    assert 5 in got[1]
+
+
+def test_select_cuts_long_buckets_to_a_window():
+    # One table, one bucket: the choice is `bucket_size` neurons that lie side by side in it.
+    units, size, rows = 50, 12, 400
+    tables = (np.zeros((rows, 1), np.int32), np.array([[0, units]]), np.arange(units)[None])
+    starts = []
+    for row in select_lists(tables, csr([[]] * rows), hashed=1000, bucket_size=size):
+        assert len(row) == size
+        gap = np.flatnonzero(np.diff(row) != 1)
+        start = row[gap[0] + 1] if len(gap) else row[0]
+        assert sorted((start + np.arange(size)) % units) == row
+        starts.append(start)
+    # The windows begin anywhere, equally often: chi-square with units - 1 degrees of freedom.
+    expected = rows / units
+    chi_square = ((np.bincount(starts, minlength=units) - expected) ** 2 / expected).sum()
+    assert abs(chi_square - (units - 1)) < 5 * np.sqrt(2 * (units - 1))
+
+
+def test_select_from_cut_buckets_takes_candidates_only(rng):
+    tables = random_tables(rng, 60, 500, 7, 3)
+    votes = reference.bucket_votes(*tables)
+    labels = random_csr(rng, 60, 500, 3)
+    for row, got in enumerate(select_lists(tables, labels, hashed=10**6, bucket_size=20)):
+        added = np.setdiff1d(got, labels.row(row))
+        assert (votes[row, added] > 0).all()
+        # Seven buckets give 20 each, some of them the same.
+        assert 20 <= len(got) <= 7 * 20 + 3
+
+
+def test_select_is_a_function_of_seed_and_step(rng):
+    tables = random_tables(rng, 40, 500, 7, 3)
+    labels = random_csr(rng, 40, 500, 3)
+
+    def ids(step, seed):
+        return select_lists(tables, labels, (4, 5), step, hashed=80, bucket_size=9, seed=seed)
+
+    first = ids(4, 3)
+    assert first == ids(4, 3)
+    for other in (ids(5, 3), ids(4, 2), ids(-1, -1)):
+        assert sum(a != b for a, b in zip(first, other, strict=True)) >= 39
+
+
+def test_shared_neurons_make_the_sum_of_exponentials_unbiased(rng):
+    # The shared neurons are a uniform sample; each stands for the share of what the row lacks.
+    units, steps = 200, 2000
+    tables = random_tables(rng, 3, units, 4, 8)
+    labels = csr([[1], [], [7, 8, 9]])
+    weight = np.exp(rng.normal(size=(3, units)))
+    sums = np.zeros((steps, 3))
+    for step in range(steps):
+        shared = sample(step, units=units, count=20, distribution="uniform")
+        active, offsets = select(tables, labels, shared, step, hashed=40, bucket_size=20)
+        rows = active.entry_rows()
+        sums[step] = np.bincount(rows, weight[rows, active.ids] * np.exp(offsets), 3)
+    error = sums.std(0) / np.sqrt(steps)
+    assert (error < 0.02 * weight.sum(1)).all()
+    assert (np.abs(sums.mean(0) - weight.sum(1)) < 4 * error).all()
+
+
+@pytest.mark.parametrize("shared", [[3, 3], [3, 2], [-1], [20]])
+def test_select_refuses_shared_neurons_that_are_no_set(rng, shared):
+    tables = random_tables(rng, 4, 20, 2, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        select(tables, csr([[]] * 4), shared, hashed=5)
+
+
+@pytest.mark.parametrize("code", [-1, 3, 2**31 - 1])
+def test_select_names_a_code_out_of_range(rng, code):
+    tables = random_tables(rng, 4, 20, 2, 3)
+    tables[0][2, 1] = code
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"code {code} is outside"):
+        select(tables, csr([[]] * 4), hashed=5)
+
+
+# Samplers without tables.
+def sample(step, *, units, count, distribution, seed=5):
+    return ops.sample_neurons(
+        int64(step), units=units, count=count, distribution=distribution, seed=seed
+    ).numpy()
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "log_uniform"])
+@pytest.mark.parametrize("units", UNIT_COUNTS)
+def test_sample_neurons_are_distinct_and_ascend(units, distribution):
+    for count in (0, 1, 20, units // 2, units - 1, units, units + 1, 10**9):
+        for step in range(5):
+            ids = sample(step, units=units, count=count, distribution=distribution)
+            assert ids.dtype == np.int32
+            assert len(ids) == min(count, units)
+            assert (np.diff(ids) > 0).all()
+            assert ((ids >= 0) & (ids < units)).all()
+
+
+def test_sample_neurons_is_a_function_of_seed_and_step():
+    for distribution in ("uniform", "log_uniform"):
+        settings = {"units": 1000, "count": 50, "distribution": distribution}
+        first = sample(3, **settings)
+        np.testing.assert_array_equal(first, sample(3, **settings))
+        assert (first != sample(4, **settings)).any()
+        assert (first != sample(3, **settings, seed=6)).any()
+
+
+def sample_counts(steps, *, units, count, distribution):
+    """How often each neuron is drawn in many steps."""
+
+    @tf.function
+    def draw_all():
+        return tf.map_fn(
+            lambda step: ops.sample_neurons(
+                step, units=units, count=count, distribution=distribution, seed=8
+            ),
+            tf.range(steps, dtype=tf.int64),
+            fn_output_signature=tf.int32,
+        )
+
+    return np.bincount(draw_all().numpy().ravel(), minlength=units)
+
+
+@pytest.mark.parametrize("count", [1, 30, 90])
+def test_uniform_samples_are_uniform(count):
+    units, steps = 100, 3000
+    counts = sample_counts(steps, units=units, count=count, distribution="uniform")
+    share = count / units
+    # Draws without replacement: the counts' covariance makes this chi-square with units - 1
+    # degrees of freedom, times units / (units - 1).
+    chi_square = ((counts - steps * share) ** 2).sum() / (steps * share * (1 - share))
+    assert abs(chi_square - units) < 5 * np.sqrt(2 * units)
+
+
+def test_log_uniform_samples_follow_their_probabilities():
+    units, steps = 50, 6000
+    counts = sample_counts(steps, units=units, count=1, distribution="log_uniform")
+    expected = steps * reference.log_uniform_probabilities(units)
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert abs(chi_square - (units - 1)) < 5 * np.sqrt(2 * (units - 1))
+
+
+def test_log_uniform_samples_without_replacement(rng):
+    # NumPy draws one by one without replacement too: the same chances of being among 12 of 50.
+    units, count, steps = 50, 12, 3000
+    counts = sample_counts(steps, units=units, count=count, distribution="log_uniform")
+    p = reference.log_uniform_probabilities(units)
+    drawn = [rng.choice(units, count, replace=False, p=p / p.sum()) for _ in range(steps)]
+    expected = np.bincount(np.concatenate(drawn), minlength=units)
+    share = (counts + expected) / (2 * steps)
+    z = (counts - expected) / np.sqrt(2 * steps * share * (1 - share) + 1e-9)
+    assert np.abs(z).max() < 5
+    assert abs((z**2).sum() - units) < 6 * np.sqrt(2 * units)

@@ -1,0 +1,257 @@
+"""SimHash, DWTA and the hash tables."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import reference
+from tests.native.common import WIDTHS, floats
+from tf_dslide._native import ops
+
+
+def sim_hash_bits(codes, bits):
+    """The bits of codes (n, tables) by projection, (n, tables * bits)."""
+    return (codes[:, :, None] >> np.arange(bits) & 1).reshape(len(codes), -1).astype(bool)
+
+
+@pytest.mark.parametrize("d", WIDTHS)
+@pytest.mark.parametrize("share", [1 / 3, 1.0])
+def test_sim_hash_codes(rng, d, share):
+    bits, tables, nonzeros = 5, 6, max(1, int(d * share))
+    index, value = ops.sim_hash_parameters(7, d, bits * tables, nonzeros)
+    x = floats(rng, 70, d)
+    codes = ops.sim_hash_codes(x, index, value, bits, tables).numpy()
+    assert codes.shape == (70, tables)
+    assert ((codes >= 0) & (codes < 2**bits)).all()
+
+    index, value = index.numpy(), value.numpy()
+    sums = reference.sim_hash_sums(x, index, value)
+    sizes = reference.sim_hash_sums(np.abs(x), index, np.abs(value))
+    certain = np.abs(sums) > reference.sum_bound(sizes, nonzeros)
+    assert certain.mean() > 0.999
+    expected = reference.sim_hash_codes(x, index, value, bits, tables)
+    agrees = sim_hash_bits(codes, bits) == sim_hash_bits(expected, bits)
+    assert agrees[certain].all()
+
+
+@pytest.mark.parametrize(("d", "nonzeros"), [(2, 1), (9, 3), (200, 66), (200, 200)])
+def test_sim_hash_parameters(d, nonzeros):
+    index, value = (a.numpy() for a in ops.sim_hash_parameters(3, d, 400, nonzeros))
+    assert index.shape == value.shape == (400, nonzeros)
+    assert ((index >= 0) & (index < d)).all()
+    assert (np.diff(index, axis=1) > 0).all()
+    # Every coordinate takes part equally often, and the weights have mean 0 and variance 1.
+    uses = np.bincount(index.ravel(), minlength=d)
+    share = nonzeros / d
+    assert np.abs(uses - 400 * share).max() <= 5 * np.sqrt(400 * share * (1 - share)) + 1e-9
+    assert abs(value.mean()) < 5 / np.sqrt(value.size)
+    assert abs(value.var() - 1) < 5 * np.sqrt(2 / value.size)
+    assert len(np.unique(value, axis=0)) == 400
+
+
+def test_hash_parameters_depend_on_the_seed_alone():
+    for make in (
+        lambda seed: ops.sim_hash_parameters(seed, 31, 40, 10)[1],
+        lambda seed: ops.sim_hash_parameters(seed, 31, 40, 10)[0],
+        lambda seed: ops.dwta_parameters(seed, 31, 40, 4),
+    ):
+        np.testing.assert_array_equal(make(-5), make(-5))
+        assert (make(-5).numpy() != make(-4).numpy()).any()
+
+
+def planted_pair(rng, d, angle):
+    """Two unit vectors with the given angle between them."""
+    a, b = np.linalg.qr(rng.normal(size=(d, 2)))[0].T
+    return np.stack([a, np.cos(angle) * a + np.sin(angle) * b]).astype(np.float32)
+
+
+@pytest.mark.parametrize("share", [1 / 3, 1.0])
+@pytest.mark.parametrize("angle", [0.05, 0.2, 0.5, 0.8, 0.95])
+def test_sim_hash_collides_as_theory_says(rng, share, angle):
+    # P(one bit agrees) = 1 - angle / pi, over 60 pairs of vectors and 4,000 projections.
+    d, pairs, projections = 192, 60, 4000
+    index, value = ops.sim_hash_parameters(11, d, projections, int(d * share))
+    x = np.concatenate([planted_pair(rng, d, angle * np.pi) for _ in range(pairs)])
+    bits = sim_hash_bits(ops.sim_hash_codes(x, index, value, 1, projections).numpy(), 1)
+    agreement = (bits[::2] == bits[1::2]).mean(1)
+    # The pairs share their projections, and a sparse projection sees an angle of its own: the
+    # spread over the pairs measures both.
+    error = np.sqrt(angle * (1 - angle) / projections) + agreement.std() / np.sqrt(pairs)
+    assert abs(agreement.mean() - (1 - angle)) < 4 * error
+    assert error < 0.01
+
+
+def test_sim_hash_of_few_coordinates_still_follows_the_angle():
+    # Two coordinates only: the projections' weights must be near-normal themselves.
+    projections = 30_000
+    index, value = ops.sim_hash_parameters(12, 8, projections, 8)
+    for angle in (0.1, 0.25, 0.4):
+        x = np.zeros((2, 8), np.float32)
+        x[:, 1:3] = [[1, 0], [np.cos(angle * np.pi), np.sin(angle * np.pi)]]
+        bits = sim_hash_bits(ops.sim_hash_codes(x, index, value, 1, projections).numpy(), 1)
+        error = np.sqrt(angle * (1 - angle) / projections)
+        # 0.003 for the difference between a sum of twelve uniform numbers and a normal one.
+        assert abs((bits[0] == bits[1]).mean() - (1 - angle)) < 4 * error + 0.003
+
+
+def test_sim_hash_sees_directions_only(rng):
+    index, value = ops.sim_hash_parameters(2, 31, 60, 10)
+    x = floats(rng, 40, 31)
+    codes = ops.sim_hash_codes(x, index, value, 6, 10).numpy()
+    for scale in (2.0**60, 2.0**-60):
+        scaled = ops.sim_hash_codes(x * np.float32(scale), index, value, 6, 10)
+        np.testing.assert_array_equal(scaled, codes)
+    opposite = ops.sim_hash_codes(-x, index, value, 6, 10).numpy()
+    np.testing.assert_array_equal(opposite, 63 - codes)
+    zero = ops.sim_hash_codes(np.zeros((1, 31), np.float32), index, value, 6, 10)
+    np.testing.assert_array_equal(zero, np.zeros((1, 10)))
+
+
+def bin_size_for(d):
+    """The largest power of two up to 8 that `d` coordinates fill."""
+    return next(size for size in (8, 4, 2, 1) if size <= d)
+
+
+def sparse_non_negative(rng, rows, d, share):
+    """What a ReLU leaves."""
+    x = np.abs(floats(rng, rows, d)) * (rng.random((rows, d)) < share)
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("d", WIDTHS)
+@pytest.mark.parametrize("kind", ["dense", "sparse", "one coordinate"])
+def test_dwta_codes(rng, d, kind):
+    bin_size, bins_per_table, tables = bin_size_for(d), 3, 5
+    index = ops.dwta_parameters(9, d, bins_per_table * tables, bin_size)
+    if kind == "dense":
+        x = floats(rng, 70, d)
+    elif kind == "sparse":
+        x = sparse_non_negative(rng, 70, d, 0.1)
+    else:
+        x = np.zeros((70, d), np.float32)
+        x[np.arange(70), rng.integers(0, d, 70)] = rng.choice([-1.0, 1.0], 70)
+    codes = ops.dwta_codes(x, index, tables, 9).numpy()
+    np.testing.assert_array_equal(codes, reference.dwta_joined_codes(x, index.numpy(), tables))
+
+
+@pytest.mark.parametrize("d", WIDTHS)
+def test_dwta_parameters(d):
+    bin_size = bin_size_for(d)
+    bins = 200
+    index = ops.dwta_parameters(4, d, bins, bin_size).numpy()
+    assert index.shape == (bins, bin_size)
+    assert ((index >= 0) & (index < d)).all()
+    # Bins cut from one permutation share no coordinate, so coordinates are used equally often.
+    each = d // bin_size
+    for first in range(0, bins - each + 1, each):
+        together = index[first : first + each].ravel()
+        assert len(np.unique(together)) == len(together)
+
+
+def test_dwta_ties_go_to_the_first():
+    index = ops.dwta_parameters(4, 8, 5, 8)
+    codes = ops.dwta_codes(np.ones((1, 8), np.float32), index, 5, 3).numpy()
+    np.testing.assert_array_equal(codes, np.zeros((1, 5)))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize(
+    ("bins_per_table", "bin_size", "bits"),
+    [(2, 8, 6), (4, 4, 8), (8, 2, 8), (3, 8, 8), (3, 8, 7), (8, 8, 8), (20, 8, 9)],
+)
+def test_dwta_uses_all_addresses(rng, kind, bins_per_table, bin_size, bits):
+    tables, rows, d = 10, 20_000, 128
+    index = ops.dwta_parameters(21, d, tables * bins_per_table, bin_size)
+    x = floats(rng, rows, d) if kind == "dense" else sparse_non_negative(rng, rows, d, 0.2)
+    codes = ops.dwta_codes(x, index, tables, bits).numpy()
+    for table in range(tables):
+        counts = np.bincount(codes[:, table], minlength=2**bits)
+        assert len(counts) == 2**bits
+        missing = int((counts == 0).sum())
+        assert missing == 0, f"{missing} of {2**bits} addresses never occur"
+
+
+def test_dwta_folds_equal_codes_to_equal_addresses(rng):
+    bins_per_table, bin_size, bits = 4, 4, 5
+    index = ops.dwta_parameters(21, 64, bins_per_table, bin_size)
+    x = floats(rng, 20_000, 64)
+    joined = reference.dwta_joined_codes(x, index.numpy(), 1)[:, 0]
+    folded = ops.dwta_codes(x, index, 1, bits).numpy()[:, 0]
+    assert ((folded >= 0) & (folded < 2**bits)).all()
+    pairs = np.unique(np.stack([joined, folded]), axis=1)
+    assert pairs.shape[1] == len(np.unique(joined)) == 256
+    # Each of the 32 addresses stands for about 8 of the 256 codes.
+    assert np.bincount(pairs[1], minlength=2**bits).max() <= 24
+    no_bits = ops.dwta_codes(x[:3], index, 1, 0)
+    np.testing.assert_array_equal(no_bits, np.zeros((3, 1)))
+
+
+def test_dwta_gives_zero_vectors_a_valid_code():
+    index = ops.dwta_parameters(1, 31, 30, 8)
+    x = np.zeros((33, 31), np.float32)
+    np.testing.assert_array_equal(ops.dwta_codes(x, index, 10, 9), np.zeros((33, 10)))
+    folded = ops.dwta_codes(x, index, 10, 5).numpy()
+    assert ((folded >= 0) & (folded < 32)).all()
+
+
+def test_dwta_of_similar_vectors_collides_more_often(rng):
+    index = ops.dwta_parameters(1, 128, 400, 8)
+    x = np.abs(floats(rng, 50, 128))
+    codes = ops.dwta_codes(x, index, 200, 6).numpy()
+    near = ops.dwta_codes(x + 0.1 * floats(rng, 50, 128), index, 200, 6).numpy()
+    assert (codes == near).mean() > 0.5
+    assert (codes == np.roll(codes, 1, axis=0)).mean() < 0.05
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 65])
+def test_codes_of_any_number_of_vectors(rng, n):
+    x = floats(rng, n, 9)
+    index, value = ops.sim_hash_parameters(5, 9, 12, 4)
+    codes = ops.sim_hash_codes(x, index, value, 4, 3)
+    assert codes.shape == (n, 3)
+    # A vector's code does not depend on its neighbours.
+    for row in range(0, n, 7):
+        alone = ops.sim_hash_codes(x[row : row + 1], index, value, 4, 3)
+        np.testing.assert_array_equal(alone[0], codes[row])
+    bins = ops.dwta_parameters(5, 9, 6, 4)
+    codes = ops.dwta_codes(x, bins, 3, 4)
+    assert codes.shape == (n, 3)
+    for row in range(0, n, 7):
+        np.testing.assert_array_equal(ops.dwta_codes(x[row : row + 1], bins, 3, 4)[0], codes[row])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 33, 69])
+def test_hashing_names_the_first_row_that_is_not_finite(rng, value, row):
+    x = floats(rng, 70, 31)
+    x[row, 30] = value
+    x[row + 1 :, 5] = np.nan
+    index, weights = ops.sim_hash_parameters(5, 31, 12, 4)
+    for codes in (
+        lambda: ops.sim_hash_codes(x, index, weights, 4, 3),
+        lambda: ops.dwta_codes(x, ops.dwta_parameters(5, 31, 6, 4), 3, 4),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            codes()
+        assert f"row {row} holds {value} at column 30" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("n", "tables", "buckets"), [(0, 3, 4), (1, 1, 1), (100, 1, 7), (1000, 9, 64), (65, 17, 300)]
+)
+def test_build_tables(rng, n, tables, buckets):
+    codes = rng.integers(0, buckets, size=(n, tables)).astype(np.int32)
+    ptr, ids = ops.build_tables(codes, buckets)
+    expected_ptr, expected_ids = reference.build_tables(codes, buckets)
+    np.testing.assert_array_equal(ptr, expected_ptr)
+    np.testing.assert_array_equal(ids, expected_ids)
+    assert ptr.dtype == ids.dtype == tf.int32
+
+
+@pytest.mark.parametrize("code", [-1, 4, 2**31 - 1, -(2**31)])
+def test_build_tables_names_the_first_code_out_of_range(rng, code):
+    codes = rng.integers(0, 4, size=(50, 20)).astype(np.int32)
+    codes[30, 2] = code
+    codes[40:, :] = 9
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"neuron 30 has code {code} in table 2"):
+        ops.build_tables(codes, 4)

@@ -1,0 +1,269 @@
+"""Logits over active sets, sparse matrix products, and the gradients of both."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import reference
+from tests.native.common import (
+    SHAPES,
+    WIDTHS,
+    assert_within,
+    floats,
+    labels_within,
+    random_csr,
+    slices_to_dense,
+    to_tf,
+)
+from tests.reference import csr, sum_bound
+from tf_dslide._native import ops
+
+
+class Problem:
+    """A batch, a layer and an active set between them."""
+
+    def __init__(self, rng, rows, units, d, most=40):
+        self.x = floats(rng, rows, d)
+        self.kernel, self.bias = floats(rng, units, d), floats(rng, units)
+        self.active = random_csr(rng, rows, units, most)
+        self.coef = floats(rng, len(self.active.ids))
+        self.kernel_variable, self.bias_variable = tf.Variable(self.kernel), tf.Variable(self.bias)
+        self.view = ops.transpose(to_tf(self.active), units)
+
+    def logits_bound(self):
+        sizes = reference.active_logits(
+            np.abs(self.x), self.active, np.abs(self.kernel), np.abs(self.bias)
+        )
+        return sum_bound(sizes, self.x.shape[1] + 1)
+
+    def row_bound(self):
+        """Error of sums over a row's entries of coef * kernel."""
+        sizes = reference.csr_mat_mul(np.abs(self.coef), self.active, np.abs(self.kernel))
+        # 16 more additions: the op may sum in slabs.
+        return sum_bound(sizes, 16 + np.diff(self.active.row_splits)[:, None])
+
+    def neuron_bound(self):
+        """Error of sums over a neuron's entries of coef * x."""
+        units = len(self.kernel)
+        sizes = reference.row_gradient(np.abs(self.x), np.abs(self.coef), self.active, units)
+        counts = np.bincount(self.active.ids, minlength=units)
+        return sum_bound(sizes, counts[:, None])
+
+
+CASES = [(rows, units, 31) for rows, units in SHAPES] + [(130, 300, d) for d in WIDTHS]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: "rows{}-units{}-d{}".format(*case))
+def problem(request, rng):
+    return Problem(rng, *request.param)
+
+
+def test_active_logits(problem):
+    p = problem
+    for bias, variable in ((None, None), (p.bias, p.bias_variable)):
+        logits = ops.active_logits(tf.constant(p.x), p.view, p.kernel_variable, variable)
+        expected = reference.active_logits(p.x, p.active, p.kernel, bias)
+        assert_within(logits, expected, p.logits_bound())
+
+
+def test_active_logits_gradients(problem):
+    p = problem
+    x = tf.constant(p.x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        logits = ops.active_logits(x, p.view, p.kernel_variable, p.bias_variable)
+        objective = tf.reduce_sum(logits * p.coef)
+    by_x, by_kernel, by_bias = tape.gradient(objective, [x, p.kernel_variable, p.bias_variable])
+
+    units = len(p.kernel)
+    assert_within(by_x, reference.csr_mat_mul(p.coef, p.active, p.kernel), p.row_bound())
+    expected = reference.row_gradient(p.x, p.coef, p.active, units)
+    assert_within(slices_to_dense(by_kernel, p.kernel.shape), expected, p.neuron_bound())
+    np.testing.assert_array_equal(by_kernel.indices, np.unique(p.active.ids))
+    sizes = reference.entry_sums(np.abs(p.coef), p.active, units)
+    bound = sum_bound(sizes, np.bincount(p.active.ids, minlength=units))
+    expected = reference.entry_sums(p.coef, p.active, units)
+    assert_within(slices_to_dense(by_bias, p.bias.shape), expected, bound)
+
+
+def test_csr_mat_mul_and_its_gradients(problem):
+    p = problem
+    coef, upstream = tf.constant(p.coef), p.x
+    with tf.GradientTape() as tape:
+        tape.watch(coef)
+        y = ops.csr_mat_mul(coef, to_tf(p.active), p.kernel_variable)
+        objective = tf.reduce_sum(y * upstream)
+    assert y.shape == p.x.shape
+    assert_within(y, reference.csr_mat_mul(p.coef, p.active, p.kernel), p.row_bound())
+
+    by_coef, by_kernel = tape.gradient(objective, [coef, p.kernel_variable])
+    expected = reference.active_logits(upstream, p.active, p.kernel)
+    assert_within(by_coef, expected, p.logits_bound())
+    expected = reference.row_gradient(upstream, p.coef, p.active, len(p.kernel))
+    assert_within(slices_to_dense(by_kernel, p.kernel.shape), expected, p.neuron_bound())
+
+
+def test_csr_mat_mul_adds_repeated_ids(rng):
+    rows, kernel = csr([[1, 1, 2], [], [0, 0]]), floats(rng, 3, 9)
+    coef = tf.constant([1.0, 2.0, 3.0, 4.0, 5.0])
+    variable = tf.Variable(kernel)
+    with tf.GradientTape() as tape:
+        tape.watch(coef)
+        y = ops.csr_mat_mul(coef, to_tf(rows), variable)
+    expected = np.stack([3 * kernel[1] + 3 * kernel[2], np.zeros(9), 9 * kernel[0]])
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)
+    by_coef, by_kernel = tape.gradient(y, [coef, variable])
+    np.testing.assert_allclose(by_coef, kernel.sum(1)[rows.ids], rtol=1e-6, atol=1e-6)
+    dense = slices_to_dense(by_kernel, (3, 9))
+    np.testing.assert_allclose(dense, np.outer([9, 3, 3], np.ones(9)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5])
+def test_one_neuron_may_hold_most_entries(rng, share):
+    # The sums by neuron are cut into slabs of about equal work; here one neuron fills several.
+    p = Problem(rng, 130, 200, 9)
+    rest = [np.flatnonzero(rng.random(199) < share) + 1 for _ in range(130)]
+    p.active = csr([np.concatenate([[0], ids[:3]]) for ids in rest])
+    p.coef = floats(rng, len(p.active.ids))
+    p.view = ops.transpose(to_tf(p.active), 200)
+    x = tf.constant(p.x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        objective = tf.reduce_sum(ops.active_logits(x, p.view, p.kernel_variable) * p.coef)
+    by_x = tape.gradient(objective, x)
+    assert_within(by_x, reference.csr_mat_mul(p.coef, p.active, p.kernel), p.row_bound())
+
+
+def test_row_gradient_remembers_its_parts(rng):
+    p = Problem(rng, 20, 30, 9)
+    with tf.GradientTape() as tape:
+        logits = ops.active_logits(tf.constant(p.x), p.view, p.kernel_variable)
+        objective = tf.reduce_sum(logits * p.coef)
+    slices = tape.gradient(objective, p.kernel_variable)
+    parts = ops.parts_of(slices)
+    assert ops.parts_of(tf.IndexedSlices(slices.values, slices.indices)) is None
+    np.testing.assert_array_equal(parts.x, p.x)
+    np.testing.assert_array_equal(parts.coef, p.coef)
+    again = ops.row_gradient(parts, p.kernel.shape)
+    np.testing.assert_array_equal(again.values, slices.values)
+
+
+def test_gradients_equal_finite_differences_with_the_active_set_held(rng):
+    """The loss over an active set, by central differences of the float64 reference."""
+    p = Problem(rng, 6, 12, 5, most=8)
+    labels = labels_within(rng, p.active)
+    upstream = floats(rng, 6)
+    x = tf.constant(p.x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        logits = ops.active_logits(x, p.view, p.kernel_variable, p.bias_variable)
+        loss = ops.softmax_crossentropy(logits, to_tf(p.active), to_tf(labels))
+        objective = tf.reduce_sum(loss * upstream)
+    by_x, by_kernel, by_bias = tape.gradient(objective, [x, p.kernel_variable, p.bias_variable])
+    got = (by_x, slices_to_dense(by_kernel, (12, 5)), slices_to_dense(by_bias, (12,)))
+
+    def value(arrays):
+        logits = reference.active_logits(arrays[0], p.active, arrays[1], arrays[2])
+        return reference.softmax_crossentropy(logits, p.active, labels)[0] @ upstream
+
+    arrays = [a.astype(np.float64) for a in (p.x, p.kernel, p.bias)]
+    np.testing.assert_allclose(objective, value(arrays), rtol=1e-5)
+    for array, gradient in zip(arrays, got, strict=True):
+        slopes = np.zeros(array.shape)
+        for place in np.ndindex(array.shape):
+            before = array[place]
+            array[place] = before + 1e-5
+            above = value(arrays)
+            array[place] = before - 1e-5
+            slopes[place] = (above - value(arrays)) / 2e-5
+            array[place] = before
+        # 1e-9 for the differences; float32 rounding of sums of about 10 terms of size 1.
+        assert_within(gradient, slopes, 1e-9 + sum_bound(10, 20))
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e4, 1e18])
+def test_products_of_very_small_and_large_numbers(rng, size):
+    p = Problem(rng, 65, 64, 31)
+    p.x *= np.float32(size)
+    logits = ops.active_logits(tf.constant(p.x), p.view, p.kernel_variable, p.bias_variable)
+    expected = reference.active_logits(p.x, p.active, p.kernel, p.bias)
+    assert_within(logits, expected, p.logits_bound())
+
+
+def test_logits_of_a_sample_do_not_depend_on_its_batch(rng):
+    # Ranks, batches and threads must see the same number for one sample and one neuron.
+    p = Problem(rng, 65, 64, 31)
+    together = ops.active_logits(tf.constant(p.x), p.view, p.kernel_variable, p.bias_variable)
+    for row in (0, 1, 40, 64):
+        view = ops.transpose(to_tf(csr([p.active.row(row)])), 64)
+        alone = ops.active_logits(
+            tf.constant(p.x[row : row + 1]), view, p.kernel_variable, p.bias_variable
+        )
+        entries = slice(*p.active.row_splits[row : row + 2])
+        np.testing.assert_array_equal(alone, together[entries])
+
+
+def test_products_inside_a_graph_of_unknown_sizes(rng):
+    p = Problem(rng, 20, 30, 9)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 9]),
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None]),
+        ]
+    )
+    def gradients(x, splits, ids, coef):
+        active = ops.Csr(splits, ids)
+        with tf.GradientTape() as tape:
+            tape.watch([x, coef])
+            view = ops.transpose(active, 30)
+            logits = ops.active_logits(x, view, p.kernel_variable, p.bias_variable)
+            assert logits.shape.rank == 1
+            y = ops.csr_mat_mul(coef, active, p.kernel_variable)
+            assert y.shape.as_list() == [None, 9]
+            objective = tf.reduce_sum(logits * coef) + tf.reduce_sum(y * x)
+        return tape.gradient(objective, [x, p.kernel_variable, p.bias_variable])
+
+    by_x, by_kernel, by_bias = gradients(p.x, *to_tf(p.active), p.coef)
+    assert_within(by_x, 2 * reference.csr_mat_mul(p.coef, p.active, p.kernel), 2 * p.row_bound())
+    kernel = tf.convert_to_tensor(by_kernel)
+    expected = 2 * reference.row_gradient(p.x, p.coef, p.active, 30)
+    assert_within(kernel, expected, 3 * p.neuron_bound())
+    np.testing.assert_allclose(
+        slices_to_dense(by_bias, (30,)),
+        reference.entry_sums(p.coef, p.active, 30),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_products_of_keras_variables(rng):
+    import keras
+
+    p = Problem(rng, 20, 30, 9)
+    kernel, bias = keras.Variable(p.kernel), keras.Variable(p.bias)
+    with tf.GradientTape() as tape:
+        logits = ops.active_logits(tf.constant(p.x), p.view, kernel, bias)
+        objective = tf.reduce_sum(logits * p.coef)
+    assert_within(
+        logits, reference.active_logits(p.x, p.active, p.kernel, p.bias), p.logits_bound()
+    )
+    by_kernel = tape.gradient(objective, kernel.value)
+    expected = reference.row_gradient(p.x, p.coef, p.active, 30)
+    assert_within(slices_to_dense(by_kernel, (30, 9)), expected, p.neuron_bound())
+
+
+def test_reading_and_writing_keep_their_order_inside_a_graph(rng):
+    p = Problem(rng, 4, 5, 3, most=5)
+
+    @tf.function
+    def before_and_after():
+        before = ops.active_logits(p.x, p.view, p.kernel_variable)
+        p.kernel_variable.assign(2 * p.kernel)
+        after = ops.active_logits(p.x, p.view, p.kernel_variable)
+        return before, after
+
+    before, after = before_and_after()
+    np.testing.assert_array_equal(2 * before, after)

@@ -1,0 +1,363 @@
+"""What every compiled op computes, in plain NumPy and float64.
+
+Nothing here is fast and nothing is shared with the package. `tests/native/test_reference.py` checks
+these functions by brute force. Where the result of an op is free within bounds (which neurons a
+sampler adds), there is a function that lists what is wrong with a result instead.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+Array = np.ndarray
+
+# The relative error of one float32 rounding.
+UNIT_ROUNDOFF = 2.0**-24
+
+
+class Csr(NamedTuple):
+    """Lists of ids, one a row: row `r` holds `ids[row_splits[r]:row_splits[r + 1]]`."""
+
+    row_splits: Array
+    ids: Array
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_splits) - 1
+
+    def row(self, row: int) -> Array:
+        return self.ids[self.row_splits[row] : self.row_splits[row + 1]]
+
+    def entry_rows(self) -> Array:
+        """The row of each entry."""
+        return np.repeat(np.arange(self.rows), np.diff(self.row_splits))
+
+
+def csr(rows: Sequence[Sequence[int]]) -> Csr:
+    """A `Csr` from lists of ids."""
+    splits = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    ids = np.concatenate([np.asarray(row, np.int32) for row in rows] or [np.zeros(0, np.int32)])
+    return Csr(splits, ids.astype(np.int32))
+
+
+def to_lists(active: Csr) -> list[list[int]]:
+    """The rows of a `Csr`."""
+    return [active.row(row).tolist() for row in range(active.rows)]
+
+
+# Error bounds: |float32 result - exact result| of a sum of n products, in whatever order it is
+# added up, is at most n + 1 roundings of the sum of the products' sizes.
+def sum_bound(sizes: Array, terms: int | Array) -> Array:
+    """Largest float32 error of sums of `terms` products whose absolute values add up to `sizes`."""
+    return (np.asarray(terms) + 2) * UNIT_ROUNDOFF * np.asarray(sizes, np.float64)
+
+
+# Hashing.
+def sim_hash_sums(x: Array, index: Array, value: Array) -> Array:
+    """The projections of each vector, `(n, projections)`."""
+    return np.einsum("npj,pj->np", x.astype(np.float64)[:, index], value.astype(np.float64))
+
+
+def sim_hash_codes(x: Array, index: Array, value: Array, bits: int, tables: int) -> Array:
+    """Codes `(n, tables)`: bit `b` of table `t` is the sign of projection `t * bits + b`."""
+    signs = (sim_hash_sums(x, index, value) > 0).reshape(len(x), tables, bits)
+    return (signs << np.arange(bits)).sum(-1).astype(np.int32)
+
+
+_WORD = 2**64 - 1
+
+
+def mix(a: int, b: int | None = None) -> int:
+    """splitmix64's finaliser of one word, or of two."""
+    if b is not None:
+        return mix(mix(a) ^ b)
+    a = (a + 0x9E3779B97F4A7C15) & _WORD
+    a = ((a ^ (a >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    a = ((a ^ (a >> 27)) * 0x94D049BB133111EB) & _WORD
+    return a ^ (a >> 31)
+
+
+def borrowing_order(bin_: int, bins: int) -> list[int]:
+    """Whom a bin without a winner asks, in order: itself, 63 random bins, then its successors."""
+    asked = [bin_] + [(mix(bin_, attempt) * bins) >> 64 for attempt in range(1, 64)]
+    return asked + [(bin_ + step) % bins for step in range(1, bins)]
+
+
+def dwta_bin_codes(x: Array, index: Array) -> Array:
+    """The winner of each bin after borrowing, `(n, bins)`; 0 for a vector that is all zero."""
+    values = x[:, index]
+    winner = values.argmax(-1)
+    filled = (values != 0).any(-1)
+    orders = [borrowing_order(bin_, len(index)) for bin_ in range(len(index))]
+    codes = np.zeros(winner.shape, np.int64)
+    for row in np.flatnonzero(filled.any(-1)):
+        for bin_, order in enumerate(orders):
+            lender = next(b for b in order if filled[row, b])
+            codes[row, bin_] = winner[row, lender]
+    return codes
+
+
+def dwta_joined_codes(x: Array, index: Array, tables: int) -> Array:
+    """The bins' codes of a table put side by side, the first bin highest, `(n, tables)`."""
+    bits = int(index.shape[1]).bit_length() - 1
+    bins = dwta_bin_codes(x, index).reshape(len(x), tables, -1)
+    joined = np.zeros(bins.shape[:2], np.int64)
+    for k in range(bins.shape[2]):
+        joined = joined << bits | bins[:, :, k]
+    return joined
+
+
+def build_tables(codes: Array, buckets: int) -> tuple[Array, Array]:
+    """`bucket_ptr (tables, buckets + 1)` and `neuron_ids (tables, n)`, ids ascending in a bucket."""
+    n, tables = codes.shape
+    ptr = np.zeros((tables, buckets + 1), np.int32)
+    ids = np.zeros((tables, n), np.int32)
+    for table in range(tables):
+        content = [np.flatnonzero(codes[:, table] == bucket) for bucket in range(buckets)]
+        ptr[table, 1:] = np.cumsum([len(bucket) for bucket in content])
+        ids[table] = np.concatenate(content)
+    return ptr, ids
+
+
+# Active sets.
+def canonical_labels(rows: Sequence[Sequence[int]], units: int) -> Csr:
+    """Sorted distinct labels without the padding -1; `ValueError` for one out of range."""
+    result = []
+    for number, row in enumerate(rows):
+        labels = sorted({label for label in row if label != -1})
+        for label in labels:
+            if not 0 <= label < units:
+                raise ValueError(f"row {number} has label {label}")
+        result.append(labels)
+    return csr(result)
+
+
+def union_with_labels(shared: Sequence[int], labels: Csr) -> Csr:
+    """One set for all rows, and each row's labels."""
+    return csr([np.union1d(shared, labels.row(row)) for row in range(labels.rows)])
+
+
+def bucket_votes(codes: Array, bucket_ptr: Array, neuron_ids: Array) -> Array:
+    """In how many tables each row's bucket holds each neuron, `(rows, units)`."""
+    rows, tables = codes.shape
+    votes = np.zeros((rows, neuron_ids.shape[1]), np.int64)
+    for row in range(rows):
+        for table in range(tables):
+            begin, end = bucket_ptr[table, codes[row, table] :][:2]
+            votes[row, neuron_ids[table, begin:end]] += 1
+    return votes
+
+
+class Selection(NamedTuple):
+    """Active sets, and what is to be added to the logit of each entry."""
+
+    active: Csr
+    offsets: Array
+
+
+def selection_faults(
+    selection: Selection, votes: Array, labels: Csr, shared: Array, hashed: int
+) -> list[str]:
+    """What is wrong with active sets that were chosen by votes from uncut buckets.
+
+    A row must hold its labels, then the most voted neurons up to `hashed`, with offset 0; and what
+    it lacks of `shared`, each with the logarithm of the number of left out neurons it stands for.
+    """
+    units = votes.shape[1]
+    faults = []
+    for row in range(labels.rows):
+        ids, wanted = selection.active.row(row), labels.row(row)
+        offsets = selection.offsets[slice(*selection.active.row_splits[row : row + 2])]
+        candidates = np.setdiff1d(np.flatnonzero(votes[row]), wanted)
+        size = len(wanted) + min(max(0, hashed - len(wanted)), len(candidates))
+        tail = len(ids) - size
+        if (np.diff(ids) <= 0).any() or ((ids < 0) | (ids >= units)).any():
+            faults.append(f"row {row}: ids are not ascending in [0, {units})")
+        elif not np.isin(np.union1d(wanted, shared), ids).all():
+            faults.append(f"row {row}: a label or a shared neuron is missing")
+        elif tail < 0:
+            faults.append(f"row {row}: {len(ids)} neurons, less than {size}")
+        elif tail == units - size:
+            # All units: nobody stands for others.
+            if offsets.any():
+                faults.append(f"row {row}: an offset without a neuron left out")
+        else:
+            chosen = ids[offsets == 0]
+            left = np.setdiff1d(candidates, chosen)
+            added = np.setdiff1d(chosen, wanted)
+            if len(chosen) != size or not np.isin(wanted, chosen).all():
+                faults.append(f"row {row}: {len(chosen)} neurons without offset, not {size}")
+            elif not np.isin(ids[offsets != 0], shared).all():
+                faults.append(f"row {row}: an offset for a neuron that is not shared")
+            elif len(added) and len(left) and votes[row, added].min() < votes[row, left].max():
+                faults.append(f"row {row}: a neuron with more votes was left out")
+            elif tail and not np.allclose(
+                offsets[offsets != 0], np.log((units - size) / tail), rtol=1e-6, atol=0
+            ):
+                faults.append(f"row {row}: an offset is not log({units - size} / {tail})")
+    return faults
+
+
+def log_uniform_probabilities(units: int) -> Array:
+    """P(id) in proportion to log(1 + 1 / (id + 1))."""
+    return np.log1p(1 / (np.arange(units) + 1)) / np.log1p(units)
+
+
+class NeuronView(NamedTuple):
+    """An active set seen from its neurons."""
+
+    neurons: Array
+    neuron_splits: Array
+    entry_row: Array
+    entry_index: Array
+
+
+def transpose(active: Csr) -> NeuronView:
+    """The entries sorted by neuron, those of one neuron by their place."""
+    order = np.argsort(active.ids, kind="stable")
+    neurons, counts = np.unique(active.ids, return_counts=True)
+    splits = np.cumsum([0, *counts]).astype(np.int64)
+    rows = active.entry_rows()[order]
+    return NeuronView(
+        neurons.astype(np.int32), splits, rows.astype(np.int32), order.astype(np.int32)
+    )
+
+
+# Products.
+def active_logits(x: Array, active: Csr, kernel: Array, bias: Array | None = None) -> Array:
+    """`<x[row], kernel[id]> + bias[id]` of each entry."""
+    x, kernel = x.astype(np.float64), kernel.astype(np.float64)
+    logits = (x[active.entry_rows()] * kernel[active.ids]).sum(-1)
+    return logits if bias is None else logits + bias.astype(np.float64)[active.ids]
+
+
+def csr_mat_mul(coef: Array, rows: Csr, kernel: Array) -> Array:
+    """The sum of `coef * kernel[id]` over each row's ids."""
+    y = np.zeros((rows.rows, kernel.shape[1]))
+    products = coef.astype(np.float64)[:, None] * kernel.astype(np.float64)[rows.ids]
+    np.add.at(y, rows.entry_rows(), products)
+    return y
+
+
+def row_gradient(x: Array, coef: Array, active: Csr, units: int) -> Array:
+    """The sum of `coef * x[row]` over each neuron's entries, `(units, d)`, untouched rows 0."""
+    gradient = np.zeros((units, x.shape[1]))
+    products = coef.astype(np.float64)[:, None] * x.astype(np.float64)[active.entry_rows()]
+    np.add.at(gradient, active.ids, products)
+    return gradient
+
+
+def entry_sums(coef: Array, active: Csr, units: int) -> Array:
+    """The sum of `coef` over each neuron's entries, `(units,)`."""
+    return np.bincount(active.ids, coef.astype(np.float64), units)
+
+
+# Softmax.
+def softmax_crossentropy(logits: Array, active: Csr, labels: Csr) -> tuple[Array, Array]:
+    """Loss of each row and its gradient by each entry's logit; `ValueError` for a lost label."""
+    loss = np.zeros(active.rows)
+    gradient = np.zeros(len(active.ids))
+    for row in range(active.rows):
+        wanted = labels.row(row)
+        if len(wanted) == 0:
+            continue
+        if not np.isin(wanted, active.row(row)).all():
+            raise ValueError(f"row {row} has a label that is not in its active set")
+        entries = slice(*active.row_splits[row : row + 2])
+        shifted = logits[entries].astype(np.float64) - np.max(logits[entries])
+        target = np.isin(active.row(row), wanted) / len(wanted)
+        log_sum = np.log(np.exp(shifted).sum())
+        loss[row] = log_sum - shifted @ target
+        gradient[entries] = np.exp(shifted - log_sum) - target
+    return loss, gradient
+
+
+def csr_top_k(logits: Array, active: Csr, k: int) -> tuple[Array, Array]:
+    """The `k` largest of each row, falling, the lower id first; -1 and -infinity where none is."""
+    ids = np.full((active.rows, k), -1, np.int32)
+    scores = np.full((active.rows, k), -np.inf, np.float32)
+    for row in range(active.rows):
+        values = logits[slice(*active.row_splits[row : row + 2])]
+        best = np.argsort(-values, kind="stable")[:k]
+        ids[row, : len(best)] = active.row(row)[best]
+        scores[row, : len(best)] = values[best]
+    return ids, scores
+
+
+def all_units(rows: int, units: int) -> Csr:
+    """The active set that holds everything."""
+    return Csr(np.arange(rows + 1) * units, np.tile(np.arange(units, dtype=np.int32), rows))
+
+
+def dense_logits(x: Array, kernel: Array, bias: Array | None) -> Array:
+    """Logits of all units, `(rows, units)`."""
+    logits = x.astype(np.float64) @ kernel.astype(np.float64).T
+    return logits if bias is None else logits + bias.astype(np.float64)
+
+
+class DenseGradients(NamedTuple):
+    """Gradients of `sum of upstream * loss`."""
+
+    x: Array
+    kernel: Array
+    bias: Array
+
+
+def full_crossentropy(
+    x: Array, labels: Csr, kernel: Array, bias: Array | None, upstream: Array
+) -> tuple[Array, DenseGradients]:
+    """Loss of each row over all units, and the gradients for `upstream`."""
+    logits = dense_logits(x, kernel, bias)
+    everything = all_units(len(x), len(kernel))
+    loss, gradient = softmax_crossentropy(logits.ravel(), everything, labels)
+    by_logit = gradient.reshape(logits.shape) * upstream[:, None]
+    return loss, DenseGradients(by_logit @ kernel, by_logit.T @ x, by_logit.sum(0))
+
+
+# Adam.
+class AdamSettings(NamedTuple):
+    """Settings of one step; `step` counts from 1."""
+
+    step: int
+    learning_rate: float
+    weight_decay: float = 0.0
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+
+
+class AdamState(NamedTuple):
+    """A variable and its moments."""
+
+    weight: Array
+    momentum: Array
+    velocity: Array
+
+
+def adam(state: AdamState, gradient: Array, settings: AdamSettings) -> AdamState:
+    """One step as Keras writes it: epsilon is added to the root of the raw second moment."""
+    # The ops take float32 betas; 1 - 0.999 differs by 1e-5 between the two precisions.
+    beta_1, beta_2 = (float(np.float32(b)) for b in (settings.beta_1, settings.beta_2))
+    weight, momentum, velocity = (np.asarray(a, np.float64) for a in state)
+    rate = settings.learning_rate
+    momentum = beta_1 * momentum + (1 - beta_1) * gradient
+    velocity = beta_2 * velocity + (1 - beta_2) * np.square(gradient)
+    corrected = rate * np.sqrt(1 - beta_2**settings.step) / (1 - beta_1**settings.step)
+    weight = weight - rate * settings.weight_decay * weight
+    weight = weight - corrected * momentum / (np.sqrt(velocity) + settings.epsilon)
+    return AdamState(weight, momentum, velocity)
+
+
+def row_adam(
+    state: AdamState, rows: Array, gradient: Array, settings: AdamSettings
+) -> AdamState:
+    """One step on the rows named; gradients of a row named twice add up first."""
+    result = AdamState(*(np.array(a, np.float64) for a in state))
+    total = np.zeros(result.weight.shape)
+    np.add.at(total, rows, gradient.astype(np.float64))
+    touched = np.unique(rows)
+    new = adam(AdamState(*(a[touched] for a in result)), total[touched], settings)
+    for old, updated in zip(result, new, strict=True):
+        old[touched] = updated
+    return result
