@@ -1,6 +1,7 @@
 #include "custom_ops/core/active_set.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -89,8 +90,7 @@ std::string CheckCsr(const int64_t* splits, int64_t rows, const int32_t* ids, in
   return "";
 }
 
-std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries,
-                            int64_t units) {
+std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries, int64_t units) {
   if (view.splits[0] != 0 || view.splits[view.count] != entries) {
     return "the neurons' splits must run from 0 to the number of entries, " +
            std::to_string(entries);
@@ -110,6 +110,18 @@ std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entrie
   if (bad == 0) return "";
   return "the active sets seen by neuron do not belong to " + std::to_string(rows) +
          " samples and " + std::to_string(units) + " units; make them with the Transpose op";
+}
+
+bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries) {
+  std::vector<uint64_t> seen((entries + 63) / 64, 0);
+  bool distinct = true;
+  for (int64_t e = 0; e < entries; ++e) {
+    uint64_t& word = seen[entry_index[e] >> 6];
+    const uint64_t bit = uint64_t{1} << (entry_index[e] & 63);
+    distinct &= (word & bit) == 0;
+    word |= bit;
+  }
+  return distinct;
 }
 
 namespace {
@@ -136,8 +148,7 @@ class RowSelector {
       : query_(query), shared_(shared), votes_(query.units, 0), chosen_(shared.size(), 0) {}
 
   // Appends the row's active set to `out`, ascending.
-  void Select(int64_t row, const int32_t* label_begin, const int32_t* label_end,
-              WeightedCsr* out) {
+  void Select(int64_t row, const int32_t* label_begin, const int32_t* label_end, WeightedCsr* out) {
     found_.clear();
     CountVotes(row);
     for (const int32_t* label = label_begin; label != label_end; ++label) Choose(*label);
@@ -148,6 +159,9 @@ class RowSelector {
     Drain(TailOffset(hashed), out);
   }
 
+  // Whether the tables seen so far held ids of neurons, each once.
+  bool sound() const { return sound_; }
+
  private:
   bool IsChosen(int32_t id) const { return chosen_[id >> 6] & BitOf(id); }
   void Choose(int32_t id) { chosen_[id >> 6] |= BitOf(id); }
@@ -155,8 +169,8 @@ class RowSelector {
   void CountVotes(int64_t row) {
     const int64_t tables = query_.tables;
     for (int64_t table = 0; table < tables; ++table) {
-      const int32_t* ptr = query_.bucket_ptr + table * (query_.buckets + 1) +
-                           query_.codes[row * tables + table];
+      const int32_t* ptr =
+          query_.bucket_ptr + table * (query_.buckets + 1) + query_.codes[row * tables + table];
       const int64_t length = ptr[1] - ptr[0];
       if (length == 0) continue;
       const int32_t* bucket = query_.neuron_ids + table * query_.units + ptr[0];
@@ -169,6 +183,11 @@ class RowSelector {
   }
 
   void CountVote(int32_t id) {
+    if (static_cast<uint32_t>(id) >= static_cast<uint32_t>(query_.units) ||
+        votes_[id] >= query_.tables) {
+      sound_ = false;
+      return;
+    }
     if (votes_[id]++ == 0) found_.push_back(id);
   }
 
@@ -225,6 +244,7 @@ class RowSelector {
   std::vector<uint64_t> chosen_;
   std::vector<int32_t> found_;
   std::vector<int64_t> histogram_;
+  bool sound_ = true;
 };
 
 // Joins rows that were made apart; `lengths` holds 0 and then the rows' lengths.
@@ -245,15 +265,16 @@ WeightedCsr Join(const std::vector<WeightedCsr>& parts, std::vector<int64_t> len
 }
 
 template <typename Vote>
-WeightedCsr SelectRows(const LshQuery& query, const CsrView& labels,
-                       const ParallelFor& parallel) {
+WeightedCsr SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
+                       bool* sound) {
   constexpr int64_t kRowsPerPart = 16;
   const int64_t count = (labels.rows + kRowsPerPart - 1) / kRowsPerPart;
   const std::vector<uint64_t> shared = SharedBits(query);
   std::vector<WeightedCsr> parts(count);
   std::vector<int64_t> lengths(labels.rows + 1, 0);
-  const int64_t cost = kRowsPerPart * (query.tables * std::min<int64_t>(query.bucket_size, 1000) +
-                                       query.units / 64);
+  std::atomic<bool> broken{false};
+  const int64_t cost =
+      kRowsPerPart * (query.tables * std::min<int64_t>(query.bucket_size, 1000) + query.units / 64);
   parallel(count, cost, [&](int64_t begin, int64_t end) {
     RowSelector<Vote> selector(query, shared);
     for (int64_t part = begin; part < end; ++part) {
@@ -264,17 +285,19 @@ WeightedCsr SelectRows(const LshQuery& query, const CsrView& labels,
         lengths[row + 1] = parts[part].offsets.size() - before;
       }
     }
+    if (!selector.sound()) broken = true;
   });
+  *sound = !broken;
   return Join(parts, std::move(lengths));
 }
 
 }  // namespace
 
 WeightedCsr SelectFromTables(const LshQuery& query, const CsrView& labels,
-                             const ParallelFor& parallel) {
+                             const ParallelFor& parallel, bool* sound) {
   return query.tables <= std::numeric_limits<uint8_t>::max()
-             ? SelectRows<uint8_t>(query, labels, parallel)
-             : SelectRows<uint16_t>(query, labels, parallel);
+             ? SelectRows<uint8_t>(query, labels, parallel, sound)
+             : SelectRows<uint16_t>(query, labels, parallel, sound);
 }
 
 std::vector<int32_t> SampleNeurons(int64_t units, int64_t count, Distribution distribution,
@@ -383,32 +406,32 @@ void Transpose::Write(int32_t* neurons, int64_t* splits, int32_t* entry_row, int
   splits[count_] = slab_entries_[slabs_];
   parallel(slabs_, 1 + 3 * active_.size() / std::max<int64_t>(1, slabs_),
            [&](int64_t begin, int64_t end) {
-    std::vector<int32_t> next(slab_units_);
-    for (int64_t slab = begin; slab < end; ++slab) {
-      std::fill(next.begin(), next.end(), 0);
-      for (int64_t row = 0; row < active_.rows; ++row) {
-        for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
-          ++next[active_.ids[e] - SlabBegin(slab)];
-        }
-      }
-      int64_t place = slab_entries_[slab], u = slab_neurons_[slab];
-      for (int64_t j = 0; j < SlabSize(slab); ++j) {
-        if (next[j] == 0) continue;
-        neurons[u] = static_cast<int32_t>(SlabBegin(slab) + j);
-        splits[u++] = place;
-        const int32_t length = next[j];
-        next[j] = static_cast<int32_t>(place);
-        place += length;
-      }
-      for (int64_t row = 0; row < active_.rows; ++row) {
-        for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
-          const int32_t to = next[active_.ids[e] - SlabBegin(slab)]++;
-          entry_row[to] = static_cast<int32_t>(row);
-          entry_index[to] = e;
-        }
-      }
-    }
-  });
+             std::vector<int32_t> next(slab_units_);
+             for (int64_t slab = begin; slab < end; ++slab) {
+               std::fill(next.begin(), next.end(), 0);
+               for (int64_t row = 0; row < active_.rows; ++row) {
+                 for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
+                   ++next[active_.ids[e] - SlabBegin(slab)];
+                 }
+               }
+               int64_t place = slab_entries_[slab], u = slab_neurons_[slab];
+               for (int64_t j = 0; j < SlabSize(slab); ++j) {
+                 if (next[j] == 0) continue;
+                 neurons[u] = static_cast<int32_t>(SlabBegin(slab) + j);
+                 splits[u++] = place;
+                 const int32_t length = next[j];
+                 next[j] = static_cast<int32_t>(place);
+                 place += length;
+               }
+               for (int64_t row = 0; row < active_.rows; ++row) {
+                 for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
+                   const int32_t to = next[active_.ids[e] - SlabBegin(slab)]++;
+                   entry_row[to] = static_cast<int32_t>(row);
+                   entry_index[to] = e;
+                 }
+               }
+             }
+           });
 }
 
 }  // namespace dslide

@@ -47,12 +47,12 @@ struct LshQuery {
   int64_t units;
   int64_t tables;
   int64_t buckets;
-  const int32_t* codes;        // (rows, tables)
-  const int32_t* bucket_ptr;   // (tables, buckets + 1)
-  const int32_t* neuron_ids;   // (tables, units)
-  int64_t hashed;              // wanted number of a row's labels and neurons from the tables
-  int64_t bucket_size;         // at most so many are taken from one bucket
-  const int32_t* shared;       // neurons that every row receives besides
+  const int32_t* codes;       // (rows, tables)
+  const int32_t* bucket_ptr;  // (tables, buckets + 1)
+  const int32_t* neuron_ids;  // (tables, units)
+  int64_t hashed;             // wanted number of a row's labels and neurons from the tables
+  int64_t bucket_size;        // at most so many are taken from one bucket
+  const int32_t* shared;      // neurons that every row receives besides
   int64_t shared_count;
   uint64_t seed;
 };
@@ -66,11 +66,13 @@ struct WeightedCsr {
 // Each row's labels and the neurons of the buckets that its codes name: those found in most tables
 // first, until the row holds `hashed` of them. A bucket longer than `bucket_size` gives a window
 // at a random offset. The shared neurons come last: each of the t that the row lacks stands for
-// (units - h) / t of the units not among the row's h, and so has the logarithm of that as offset. If
-// they are a uniform sample, the row's sum of exponentials is an unbiased estimate of the one over all
-// units. Takes `units` bytes a thread and O(tables * bucket_size + units / 64) a row.
+// (units - h) / t of the units not among the row's h, and so has the logarithm of that as offset.
+// If they are a uniform sample, the row's sum of exponentials is an unbiased estimate of the one
+// over all units. Takes `units` bytes a thread and O(tables * bucket_size + units / 64) a row.
+// Tables that hold an id outside [0, units), or one more often than once a table, leave `sound`
+// false.
 WeightedCsr SelectFromTables(const LshQuery& query, const CsrView& labels,
-                             const ParallelFor& parallel);
+                             const ParallelFor& parallel, bool* sound);
 
 enum class Distribution { kUniform, kLogUniform };
 
@@ -94,8 +96,12 @@ struct NeuronView {
   int64_t length(int64_t u) const { return splits[u + 1] - splits[u]; }
 };
 
-// Says what is wrong with a view of `entries` entries in `rows` samples; empty if nothing is.
+// Says what is wrong with a view of `entries` entries in `rows` samples; empty if nothing is. That
+// each entry has a place of its own is left to `EntriesAreDistinct`.
 std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries, int64_t units);
+
+// Whether every place in [0, entries) is named once.
+bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries);
 
 // The transpose of a CSR with ascending rows and ids in [0, units), by a counting sort that goes
 // slab by slab of neurons so that its counters stay in the cache.

@@ -38,8 +38,8 @@ class Panels {
 void TileLogits(const DenseScan& scan, const Panels& panels, int64_t unit, int64_t neurons,
                 int64_t first, float* tile) {
   const int64_t width = panels.Width(first);
-  Simd().gemm(neurons, width, scan.d, scan.w + unit * scan.d, scan.d, 1, panels.Panel(first),
-              width, tile, width, false);
+  Simd().gemm(neurons, width, scan.d, scan.w + unit * scan.d, scan.d, 1, panels.Panel(first), width,
+              tile, width, false);
   if (scan.bias == nullptr) return;
   for (int64_t i = 0; i < neurons; ++i) {
     for (int64_t j = 0; j < width; ++j) tile[i * width + j] += scan.bias[unit + i];
@@ -73,7 +73,7 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-void LogSumExp(const DenseScan& scan, float* log_sum_exp, const ParallelFor& parallel) {
+void LogSumExp(const DenseScan& scan, const LogSums& sums, const ParallelFor& parallel) {
   const Panels panels(scan);
   const Slabs slabs = UnitSlabs(scan, 64);
   // A finite start: the difference of two infinities would be NaN.
@@ -93,10 +93,11 @@ void LogSumExp(const DenseScan& scan, float* log_sum_exp, const ParallelFor& par
     for (int64_t s = 0; s < slabs.count(); ++s) best = std::max(best, top[s * scan.rows + row]);
     double total = 0;
     for (int64_t s = 0; s < slabs.count(); ++s) {
-      total += sum[s * scan.rows + row] *
-               std::exp(static_cast<double>(top[s * scan.rows + row]) - best);
+      total +=
+          sum[s * scan.rows + row] * std::exp(static_cast<double>(top[s * scan.rows + row]) - best);
     }
-    log_sum_exp[row] = static_cast<float>(best + std::log(total));
+    sums.top[row] = best;
+    sums.log_sum[row] = static_cast<float>(std::log(total));
   }
 }
 
@@ -124,6 +125,14 @@ class BestList {
   float* scores_;
 };
 
+// Places that no score above -infinity took go to the lowest ids left.
+void FillPlaces(int64_t k, int32_t* ids) {
+  int64_t filled = std::find(ids, ids + k, -1) - ids;
+  for (int32_t id = 0; filled < k; ++id) {
+    if (std::find(ids, ids + filled, id) == ids + filled) ids[filled++] = id;
+  }
+}
+
 }  // namespace
 
 void TopK(const DenseScan& scan, int64_t k, int32_t* ids, float* scores,
@@ -138,8 +147,7 @@ void TopK(const DenseScan& scan, int64_t k, int32_t* ids, float* scores,
     for (int64_t slab = begin; slab < end; ++slab) {
       std::fill(limit.begin(), limit.end(), kLowest);
       ForTiles(scan, panels, slabs.begin(slab), slabs.end(slab),
-               [&](const float* tile, int64_t unit, int64_t neurons, int64_t first,
-                   int64_t width) {
+               [&](const float* tile, int64_t unit, int64_t neurons, int64_t first, int64_t width) {
                  for (int64_t i = 0; i < neurons; ++i) {
                    const float* row = tile + i * width;
                    if (!Simd().any_above(row, &limit[first], width)) continue;
@@ -163,11 +171,12 @@ void TopK(const DenseScan& scan, int64_t k, int32_t* ids, float* scores,
         const int64_t at = slab * size + row * k;
         for (int64_t j = 0; j < k; ++j) best.Offer(slab_ids[at + j], slab_scores[at + j]);
       }
+      FillPlaces(k, ids + row * k);
     }
   });
 }
 
-void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const float* log_sum_exp,
+void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
                       float* loss, const ParallelFor& parallel) {
   parallel(scan.rows, 100 + scan.d, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -179,9 +188,9 @@ void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const float*
         float logit;
         Simd().dot_entries(scan.w + *label * scan.d, scan.x + row * scan.d, scan.d, &zero, nullptr,
                            1, scan.bias ? scan.bias[*label] : 0.0f, &logit);
-        sum += logit;
+        sum += static_cast<double>(logit) - sums.top[row];
       }
-      loss[row] = static_cast<float>(log_sum_exp[row] - sum / labels.length(row));
+      loss[row] = static_cast<float>(sums.log_sum[row] - sum / labels.length(row));
     }
   });
 }
@@ -195,6 +204,15 @@ std::vector<float> Weights(const CsrView& labels, const float* upstream) {
     if (labels.length(row) == 0) weight[row] = 0;
   }
   return weight;
+}
+
+// What turns exp(logit - top) into a probability times the row's weight.
+std::vector<float> Normalisers(const std::vector<float>& weight, const float* log_sum) {
+  std::vector<float> scale(weight.size());
+  for (size_t row = 0; row < scale.size(); ++row) {
+    scale[row] = static_cast<float>(weight[row] * std::exp(-static_cast<double>(log_sum[row])));
+  }
+  return scale;
 }
 
 // Takes the targets away from a tile of probabilities.
@@ -211,13 +229,13 @@ void SubtractTargets(const CsrView& labels, const float* weight, int64_t unit, i
 
 }  // namespace
 
-void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels,
-                              const float* log_sum_exp, const float* upstream, float* x_gradient,
-                              float* w_gradient, float* bias_gradient,
-                              const ParallelFor& parallel) {
+void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
+                              const float* upstream, float* x_gradient, float* w_gradient,
+                              float* bias_gradient, const ParallelFor& parallel) {
   const Panels panels(scan);
   const Slabs slabs = UnitSlabs(scan, 16);
   const std::vector<float> weight = Weights(labels, upstream);
+  const std::vector<float> scale = Normalisers(weight, sums.log_sum);
   const int64_t d = scan.d, size = scan.rows * d;
   std::vector<float> x_sums(slabs.count() * size, 0.0f);
   std::fill_n(w_gradient, scan.units * d, 0.0f);
@@ -226,8 +244,8 @@ void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels,
     for (int64_t slab = begin; slab < end; ++slab) {
       ForTiles(scan, panels, slabs.begin(slab), slabs.end(slab),
                [&](float* tile, int64_t unit, int64_t neurons, int64_t first, int64_t width) {
-                 Simd().column_softmax(tile, neurons, width, width, log_sum_exp + first,
-                                       &weight[first]);
+                 Simd().column_softmax(tile, neurons, width, width, sums.top + first,
+                                       &scale[first]);
                  SubtractTargets(labels, weight.data(), unit, neurons, first, width, tile);
                  Simd().gemm(neurons, d, width, tile, width, 1, scan.x + first * d, d,
                              w_gradient + unit * d, d, true);

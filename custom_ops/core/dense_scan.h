@@ -20,22 +20,27 @@ struct DenseScan {
   const float* bias;  // (units)
 };
 
-// log(sum over all units of exp(logit)) of each row.
-void LogSumExp(const DenseScan& scan, float* log_sum_exp, const ParallelFor& parallel);
+// The largest logit of each row and log(sum over all units of exp(logit - largest)): kept apart,
+// since their sum as one float would lose the loss among large logits.
+struct LogSums {
+  float* top;
+  float* log_sum;
+};
+void LogSumExp(const DenseScan& scan, const LogSums& sums, const ParallelFor& parallel);
 
-// The k <= units largest logits of each row, falling, the lower id first among equals.
+// The k <= units largest logits of each row, falling, the lower id first among equals. NaN counts
+// as -infinity.
 void TopK(const DenseScan& scan, int64_t k, int32_t* ids, float* scores,
           const ParallelFor& parallel);
 
-// loss[row] = log_sum_exp[row] - mean logit of the row's labels; 0 without labels.
-void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const float* log_sum_exp,
+// loss[row] = log_sum - mean over the row's labels of (logit - top); 0 without labels.
+void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
                       float* loss, const ParallelFor& parallel);
 
 // Gradients of sum over rows of upstream[row] * loss[row].
-void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels,
-                              const float* log_sum_exp, const float* upstream, float* x_gradient,
-                              float* w_gradient, float* bias_gradient,
-                              const ParallelFor& parallel);
+void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
+                              const float* upstream, float* x_gradient, float* w_gradient,
+                              float* bias_gradient, const ParallelFor& parallel);
 
 }  // namespace dslide
 

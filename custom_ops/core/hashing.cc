@@ -1,8 +1,6 @@
 #include "custom_ops/core/hashing.h"
 
 #include <algorithm>
-#include <atomic>
-#include <limits>
 #include <numeric>
 
 #include "custom_ops/core/random.h"
@@ -62,7 +60,7 @@ namespace {
 template <typename Hash>
 std::string ForBlocks(const float* x, int64_t n, int64_t dim, int64_t cost,
                       const ParallelFor& parallel, const Hash& hash) {
-  std::atomic<int64_t> bad{std::numeric_limits<int64_t>::max()};
+  FirstBad bad;
   const int64_t blocks = (n + kHashBlock - 1) / kHashBlock;
   parallel(blocks, cost, [&](int64_t begin, int64_t end) {
     std::vector<float> xt(dim * kHashBlock);
@@ -71,18 +69,14 @@ std::string ForBlocks(const float* x, int64_t n, int64_t dim, int64_t cost,
       const int64_t lanes = std::min<int64_t>(kHashBlock, n - first);
       for (int64_t lane = 0; lane < lanes; ++lane) {
         const float* row = x + (first + lane) * dim;
-        if (!Simd().all_finite(row, dim)) {
-          int64_t seen = bad.load();
-          while (first + lane < seen && !bad.compare_exchange_weak(seen, first + lane)) {
-          }
-        }
+        if (!Simd().all_finite(row, dim)) bad.Note(first + lane);
         for (int64_t i = 0; i < dim; ++i) xt[i * kHashBlock + lane] = row[i];
       }
       hash(xt.data(), first, lanes);
     }
   });
-  const int64_t row = bad.load();
-  if (row == std::numeric_limits<int64_t>::max()) return "";
+  const int64_t row = bad.first();
+  if (row < 0) return "";
   const float* at = std::find_if(x + row * dim, x + (row + 1) * dim,
                                  [](float value) { return !(value - value == 0); });
   return "row " + std::to_string(row) + " holds " + std::to_string(*at) + " at column " +
@@ -94,29 +88,38 @@ std::string ForBlocks(const float* x, int64_t n, int64_t dim, int64_t cost,
 std::string SimHashCodes(const SimHash& hash, const float* x, int64_t n, int32_t* codes,
                          const ParallelFor& parallel) {
   const int64_t projections = hash.bits * hash.tables;
-  return ForBlocks(
-      x, n, hash.dim, projections * hash.nonzeros * 4, parallel,
-      [&](const float* xt, int64_t first, int64_t lanes) {
-        float sum[kHashBlock];
-        for (int64_t table = 0; table < hash.tables; ++table) {
-          int32_t code[kHashBlock] = {};
-          for (int64_t bit = 0; bit < hash.bits; ++bit) {
-            const int64_t p = (table * hash.bits + bit) * hash.nonzeros;
-            Simd().project(xt, hash.index + p, hash.value + p, hash.nonzeros, sum);
-            for (int lane = 0; lane < kHashBlock; ++lane) {
-              code[lane] |= static_cast<int32_t>(sum[lane] > 0) << bit;
-            }
-          }
-          for (int64_t lane = 0; lane < lanes; ++lane) {
-            codes[(first + lane) * hash.tables + table] = code[lane];
-          }
-        }
-      });
+  return ForBlocks(x, n, hash.dim, projections * hash.nonzeros * 4, parallel,
+                   [&](const float* xt, int64_t first, int64_t lanes) {
+                     float sum[kHashBlock];
+                     for (int64_t table = 0; table < hash.tables; ++table) {
+                       int32_t code[kHashBlock] = {};
+                       for (int64_t bit = 0; bit < hash.bits; ++bit) {
+                         const int64_t p = (table * hash.bits + bit) * hash.nonzeros;
+                         Simd().project(xt, hash.index + p, hash.value + p, hash.nonzeros, sum);
+                         for (int lane = 0; lane < kHashBlock; ++lane) {
+                           code[lane] |= static_cast<int32_t>(sum[lane] > 0) << bit;
+                         }
+                       }
+                       for (int64_t lane = 0; lane < lanes; ++lane) {
+                         codes[(first + lane) * hash.tables + table] = code[lane];
+                       }
+                     }
+                   });
 }
 
 namespace {
 
 int64_t Log2(int64_t power) { return 63 - __builtin_clzll(power); }
+
+// Folds a code of `total` bits to its `kept` best mixed ones. Each step is a bijection of `total`
+// bits, so that every address stands for as many codes.
+int32_t Fold(uint64_t code, int64_t total, int64_t kept) {
+  const uint64_t mask = (uint64_t{1} << total) - 1;
+  code = code * 0x9e3779b97f4a7c15ull & mask;
+  code ^= code >> ((total + 1) / 2);
+  code = code * 0xbf58476d1ce4e5b9ull & mask;
+  return static_cast<int32_t>(code >> (total - kept));
+}
 
 // The code of one lane's bin, or of the bin that it borrows from.
 int32_t BinCode(const int32_t* winner, const int32_t* filled, int64_t bins, int64_t bin,
@@ -154,7 +157,7 @@ std::string DwtaCodes(const Dwta& hash, const float* x, int64_t n, int32_t* code
               const int64_t bin = table * hash.bins_per_table + k;
               code = code << bits | BinCode(winner.data(), filled.data(), bins, bin, lane);
             }
-            if (folds) code = hash.address_bits == 0 ? 0 : Mix(code) >> (64 - hash.address_bits);
+            if (folds) code = Fold(code, bits * hash.bins_per_table, hash.address_bits);
             codes[(first + lane) * hash.tables + table] = static_cast<int32_t>(code);
           }
         }
@@ -165,7 +168,7 @@ std::string BuildTables(const int32_t* codes, int64_t n, int64_t tables, int64_t
                         int32_t* bucket_ptr, int32_t* neuron_ids, const ParallelFor& parallel) {
   // As many tables at once as share a cache line of codes.
   constexpr int64_t kGroup = 8;
-  std::atomic<int64_t> bad{-1};
+  FirstBad bad;
   const int64_t groups = (tables + kGroup - 1) / kGroup;
   parallel(groups, 1 + n * kGroup * 4, [&](int64_t begin, int64_t end) {
     for (int64_t group = begin; group < end; ++group) {
@@ -176,7 +179,7 @@ std::string BuildTables(const int32_t* codes, int64_t n, int64_t tables, int64_t
         for (int64_t table = first; table < last; ++table) {
           const int32_t code = codes[i * tables + table];
           if (code < 0 || code >= buckets) {
-            bad = i * tables + table;
+            bad.Note(i * tables + table);
             return;
           }
           ++bucket_ptr[table * stride + code + 1];
@@ -197,7 +200,7 @@ std::string BuildTables(const int32_t* codes, int64_t n, int64_t tables, int64_t
       }
     }
   });
-  const int64_t at = bad.load();
+  const int64_t at = bad.first();
   if (at < 0) return "";
   return "neuron " + std::to_string(at / tables) + " has code " + std::to_string(codes[at]) +
          " in table " + std::to_string(at % tables) + ", which is outside [0, " +

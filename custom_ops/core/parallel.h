@@ -4,6 +4,7 @@
 #define TF_DSLIDE_CORE_PARALLEL_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 
@@ -15,6 +16,21 @@ namespace dslide {
 // number of threads.
 using ParallelFor = std::function<void(int64_t total, int64_t cost,
                                        const std::function<void(int64_t, int64_t)>& work)>;
+
+// The lowest of the numbers noted by any thread, or -1: errors name the first culprit, whichever
+// thread finds one first.
+class FirstBad {
+ public:
+  void Note(int64_t number) {
+    int64_t seen = first_.load();
+    while ((seen < 0 || number < seen) && !first_.compare_exchange_weak(seen, number)) {
+    }
+  }
+  int64_t first() const { return first_.load(); }
+
+ private:
+  std::atomic<int64_t> first_{-1};
+};
 
 // A fixed division of [0, total) into `count` nearly equal slabs, for reductions whose order of
 // sums must not depend on the number of threads.

@@ -12,11 +12,11 @@ constexpr int kHashBlock = 32;
 
 // One step of Adam, with the bias corrections folded into `rate`.
 struct AdamStep {
-  float rate;          // learning rate * sqrt(1 - beta_2^t) / (1 - beta_1^t)
+  float rate;  // learning rate * sqrt(1 - beta_2^t) / (1 - beta_1^t)
   float beta_1;
   float beta_2;
   float epsilon;
-  float decay;         // learning rate * decoupled weight decay
+  float decay;  // learning rate * decoupled weight decay
 };
 
 // Entries of one neuron are (row, index) pairs: `row` numbers the sample, `index` the place in the

@@ -1,7 +1,6 @@
 #include "custom_ops/core/softmax.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -40,7 +39,7 @@ float RowCrossentropy(const int32_t* ids, const float* logits, int64_t n, const 
 
 int64_t SoftmaxCrossentropy(const CsrView& active, const float* logits, const CsrView& labels,
                             float* loss, float* gradient, const ParallelFor& parallel) {
-  std::atomic<int64_t> bad{-1};
+  FirstBad bad;
   parallel(active.rows, MeanCost(active, 2), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t first = active.splits[row], n = active.length(row);
@@ -48,20 +47,19 @@ int64_t SoftmaxCrossentropy(const CsrView& active, const float* logits, const Cs
       if (labels.length(row) == 0) {
         std::fill_n(gradient + first, n, 0.0f);
       } else if (n < labels.length(row)) {
-        bad = row;
+        bad.Note(row);
       } else {
         loss[row] = RowCrossentropy(active.begin(row), logits + first, n, labels.begin(row),
                                     labels.length(row), gradient + first);
         // NaN logits give a NaN loss too: they are the caller's to see, not a missing label.
-        if (std::isnan(loss[row]) &&
-            !std::includes(active.begin(row), active.end(row), labels.begin(row),
-                           labels.end(row))) {
-          bad = row;
+        if (std::isnan(loss[row]) && !std::includes(active.begin(row), active.end(row),
+                                                    labels.begin(row), labels.end(row))) {
+          bad.Note(row);
         }
       }
     }
   });
-  return bad.load();
+  return bad.first();
 }
 
 void ScaleRows(const CsrView& active, const float* values, const float* scale, float* out,
@@ -84,11 +82,10 @@ void CsrTopK(const CsrView& active, const float* logits, int64_t k, int32_t* ids
       const int64_t n = active.length(row), best = std::min(k, n);
       order.resize(n);
       std::iota(order.begin(), order.end(), 0);
-      std::partial_sort(order.begin(), order.begin() + best, order.end(),
-                        [&](int32_t a, int32_t b) {
-                          return row_logits[a] != row_logits[b] ? row_logits[a] > row_logits[b]
-                                                                : a < b;
-                        });
+      std::partial_sort(
+          order.begin(), order.begin() + best, order.end(), [&](int32_t a, int32_t b) {
+            return row_logits[a] != row_logits[b] ? row_logits[a] > row_logits[b] : a < b;
+          });
       for (int64_t j = 0; j < k; ++j) {
         ids[row * k + j] = j < best ? row_ids[order[j]] : -1;
         scores[row * k + j] =

@@ -42,8 +42,7 @@ void ActiveLogits(const NeuronView& view, const float* x, const float* w, const 
 
 void CsrMatMul(const CsrView& active, const float* coef, const float* w, int64_t d, float* y,
                const ParallelFor& parallel) {
-  const int64_t cost =
-      RowCost(d) * (1 + active.size() / std::max<int64_t>(1, active.rows));
+  const int64_t cost = RowCost(d) * (1 + active.size() / std::max<int64_t>(1, active.rows));
   parallel(active.rows, cost, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       if (row + 1 < end) {
@@ -102,8 +101,8 @@ void CsrMatMulByNeuron(const NeuronView& view, int64_t rows, const float* coef, 
 
 namespace {
 
-void NeuronGradient(const NeuronView& view, int64_t u, const float* x, const float* coef,
-                    int64_t d, float* gradient) {
+void NeuronGradient(const NeuronView& view, int64_t u, const float* x, const float* coef, int64_t d,
+                    float* gradient) {
   const int64_t first = view.splits[u];
   Simd().sum_entries(x, d, view.entry_row + first, view.entry_index + first, coef, view.length(u),
                      gradient);
@@ -111,8 +110,7 @@ void NeuronGradient(const NeuronView& view, int64_t u, const float* x, const flo
 
 void AdamRow(const AdamState& state, int64_t row, const float* gradient, const AdamStep& step) {
   const int64_t at = row * state.d;
-  Simd().adam(state.weight + at, state.momentum + at, state.velocity + at, gradient, state.d,
-              step);
+  Simd().adam(state.weight + at, state.momentum + at, state.velocity + at, gradient, state.d, step);
 }
 
 void PrefetchState(const AdamState& state, int64_t row) {
@@ -131,8 +129,8 @@ void RowGradient(const NeuronView& view, const float* x, const float* coef, int6
   });
 }
 
-void EntrySums(const int64_t* splits, int64_t count, const int32_t* entry_index,
-               const float* coef, float* sums, const ParallelFor& parallel) {
+void EntrySums(const int64_t* splits, int64_t count, const int32_t* entry_index, const float* coef,
+               float* sums, const ParallelFor& parallel) {
   parallel(count, 5 + 2 * splits[count] / std::max<int64_t>(1, count),
            [&](int64_t begin, int64_t end) {
              for (int64_t u = begin; u < end; ++u) {
@@ -144,9 +142,13 @@ void EntrySums(const int64_t* splits, int64_t count, const int32_t* entry_index,
 
 void DenseAdam(const AdamState& state, int64_t count, const float* gradient, const AdamStep& step,
                const ParallelFor& parallel) {
-  parallel(count, 1, [&](int64_t begin, int64_t end) {
-    Simd().adam(state.weight + begin, state.momentum + begin, state.velocity + begin,
-                gradient + begin, end - begin, step);
+  // Whole blocks of vectors: whether a weight is treated in a vector or alone must not depend on
+  // where the range is cut, for the two may round differently.
+  constexpr int64_t kBlock = 64;
+  parallel((count + kBlock - 1) / kBlock, kBlock, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kBlock, last = std::min(count, end * kBlock);
+    Simd().adam(state.weight + first, state.momentum + first, state.velocity + first,
+                gradient + first, last - first, step);
   });
 }
 

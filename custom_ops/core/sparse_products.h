@@ -32,8 +32,8 @@ void RowGradient(const NeuronView& view, const float* x, const float* coef, int6
                  float* gradient, const ParallelFor& parallel);
 
 // sums[u] = sum over the entries of neurons[u] of coef[e]: the gradient of a bias.
-void EntrySums(const int64_t* splits, int64_t count, const int32_t* entry_index,
-               const float* coef, float* sums, const ParallelFor& parallel);
+void EntrySums(const int64_t* splits, int64_t count, const int32_t* entry_index, const float* coef,
+               float* sums, const ParallelFor& parallel);
 
 // The state that Adam keeps of a variable with rows of length d.
 struct AdamState {

@@ -7,6 +7,9 @@ namespace {
 
 using tensorflow::DEVICE_CPU;
 
+// Ids are int32: a bound for those whose number of units an op is not told.
+constexpr int64_t kAnyUnit = int64_t{1} << 31;
+
 // The seed of one step of training.
 uint64_t StepSeed(OpKernelContext* ctx, int input, int64_t seed) {
   return Mix(seed, ctx->input(input).scalar<int64_t>()());
@@ -15,8 +18,8 @@ uint64_t StepSeed(OpKernelContext* ctx, int input, int64_t seed) {
 class SelectFromTablesOp : public OpKernel {
  public:
   explicit SelectFromTablesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("hashed", &hashed_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("bucket_size", &bucket_size_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "hashed", &hashed_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "bucket_size", &bucket_size_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
   }
 
@@ -55,7 +58,20 @@ class SelectFromTablesOp : public OpKernel {
                             ctx->input(5).flat<int32_t>().data(),
                             shared[1],
                             StepSeed(ctx, 6, seed_)};
-    const WeightedCsr active = SelectFromTables(query, labels, PoolOf(ctx));
+    for (int64_t table = 0; table < tables; ++table) {
+      const int32_t* border = query.bucket_ptr + table * (buckets + 1);
+      OP_REQUIRES(ctx,
+                  border[0] == 0 && border[buckets] == units &&
+                      std::is_sorted(border, border + buckets + 1),
+                  absl::InvalidArgumentError("bucket_ptr of table " + std::to_string(table) +
+                                             " must rise from 0 to the number of neurons, " +
+                                             std::to_string(units)));
+    }
+    bool sound;
+    const WeightedCsr active = SelectFromTables(query, labels, PoolOf(ctx), &sound);
+    OP_REQUIRES(ctx, sound,
+                absl::InvalidArgumentError("neuron_ids must name each of the " +
+                                           std::to_string(units) + " neurons once a table"));
     OP_REQUIRES_OK(ctx, SetCsr(ctx, active.csr));
     OP_REQUIRES_OK(ctx, SetVector(ctx, 2, active.offsets));
   }
@@ -68,26 +84,24 @@ class SampleNeuronsOp : public OpKernel {
  public:
   explicit SampleNeuronsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     std::string distribution;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("units", &units_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("count", &count_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "units", &units_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "count", &count_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("distribution", &distribution));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
-    distribution_ =
-        distribution == "uniform" ? Distribution::kUniform : Distribution::kLogUniform;
+    distribution_ = distribution == "uniform" ? Distribution::kUniform : Distribution::kLogUniform;
   }
 
   void Compute(OpKernelContext* ctx) override {
     OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 0));
-    OP_REQUIRES_OK(ctx, SetVector(ctx, 0, SampleNeurons(units_, count_, distribution_,
-                                                        StepSeed(ctx, 0, seed_))));
+    OP_REQUIRES_OK(
+        ctx,
+        SetVector(ctx, 0, SampleNeurons(units_, count_, distribution_, StepSeed(ctx, 0, seed_))));
   }
 
  private:
   int64_t units_, count_, seed_;
   Distribution distribution_;
 };
-
-constexpr int64_t kAnyUnit = int64_t{1} << 31;
 
 class UnionWithLabelsOp : public OpKernel {
  public:
@@ -108,7 +122,7 @@ class UnionWithLabelsOp : public OpKernel {
 class CanonicalLabelsOp : public OpKernel {
  public:
   explicit CanonicalLabelsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("units", &units_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "units", &units_));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -118,10 +132,10 @@ class CanonicalLabelsOp : public OpKernel {
     OP_REQUIRES(ctx, splits.NumElements() > 0,
                 absl::InvalidArgumentError("row_splits must not be empty"));
     Csr labels;
-    OP_REQUIRES_OK(ctx, Invalid(ctx, CanonicalLabels(splits.flat<int64_t>().data(),
-                                                     splits.NumElements() - 1,
-                                                     values.flat<int64_t>().data(),
-                                                     values.NumElements(), units_, &labels)));
+    OP_REQUIRES_OK(
+        ctx, Invalid(ctx, CanonicalLabels(splits.flat<int64_t>().data(), splits.NumElements() - 1,
+                                          values.flat<int64_t>().data(), values.NumElements(),
+                                          units_, &labels)));
     OP_REQUIRES_OK(ctx, SetCsr(ctx, labels));
   }
 
@@ -132,25 +146,28 @@ class CanonicalLabelsOp : public OpKernel {
 class CsrFromSparseOp : public OpKernel {
  public:
   explicit CsrFromSparseOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("columns", &columns_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "columns", &columns_));
   }
 
   void Compute(OpKernelContext* ctx) override {
     OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 2));
     OP_REQUIRES_OK(ctx, ExpectRank(ctx, 1, 1));
     OP_REQUIRES_OK(ctx, ExpectRank(ctx, 2, 1));
-    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rank of the sparse tensor",
-                                    ctx->input(2).NumElements(), 2));
+    OP_REQUIRES_OK(ctx,
+                   ExpectEqual(ctx, "rank of the sparse tensor", ctx->input(2).NumElements(), 2));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of indices", ctx->input(0).dim_size(1), 2));
     const int64_t size = ctx->input(0).dim_size(0);
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "number of values", ctx->input(1).NumElements(), size));
     const int64_t rows = ctx->input(2).flat<int64_t>()(0);
     Tensor *splits, *ids;
-    OP_REQUIRES(ctx, rows >= 0, absl::InvalidArgumentError("the number of rows is negative"));
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({rows + 1}), &splits));
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, TensorShape({size}), &ids));
-    OP_REQUIRES_OK(ctx, Convert(ctx, rows, size, splits->flat<int64_t>().data(),
-                                ids->flat<int32_t>().data()));
+    OP_REQUIRES(
+        ctx, rows >= 0 && rows < kAnyUnit,
+        absl::InvalidArgumentError("the number of rows must be in [0, 2147483648); received " +
+                                   std::to_string(rows)));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {rows + 1}, &splits));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {size}, &ids));
+    OP_REQUIRES_OK(
+        ctx, Convert(ctx, rows, size, splits->flat<int64_t>().data(), ids->flat<int32_t>().data()));
   }
 
  private:
@@ -175,8 +192,8 @@ class CsrFromSparseOp : public OpKernel {
                                 std::to_string(values(j)) + " for feature " +
                                 std::to_string(column) + "; features must be finite");
       }
-      if (j > 0 && (row < indices(j - 1, 0) ||
-                    (row == indices(j - 1, 0) && column < indices(j - 1, 1)))) {
+      if (j > 0 &&
+          (row < indices(j - 1, 0) || (row == indices(j - 1, 0) && column < indices(j - 1, 1)))) {
         return Invalid(ctx, "the indices of a sparse tensor must ascend by row and column; entry " +
                                 std::to_string(j) + " does not; call tf.sparse.reorder first");
       }
@@ -193,7 +210,7 @@ class CsrFromSparseOp : public OpKernel {
 class TransposeOp : public OpKernel {
  public:
   explicit TransposeOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("units", &units_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "units", &units_));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -202,11 +219,10 @@ class TransposeOp : public OpKernel {
     const ParallelFor pool = PoolOf(ctx);
     const Transpose transpose(active, units_, pool);
     Tensor *neurons, *splits, *entry_row, *entry_index;
-    const TensorShape entries({active.size()});
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({transpose.count()}), &neurons));
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, TensorShape({transpose.count() + 1}), &splits));
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(2, entries, &entry_row));
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(3, entries, &entry_index));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {transpose.count()}, &neurons));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {transpose.count() + 1}, &splits));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 2, {active.size()}, &entry_row));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 3, {active.size()}, &entry_index));
     transpose.Write(neurons->flat<int32_t>().data(), splits->flat<int64_t>().data(),
                     entry_row->flat<int32_t>().data(), entry_index->flat<int32_t>().data(), pool);
   }

@@ -16,6 +16,11 @@ class AdamOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("beta_1", &beta_1_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("beta_2", &beta_2_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon", &epsilon_));
+    for (float beta : {beta_1_, beta_2_}) {
+      OP_REQUIRES(ctx, beta >= 0 && beta < 1,
+                  absl::InvalidArgumentError("beta_1 and beta_2 must be in [0, 1); received " +
+                                             std::to_string(beta)));
+    }
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -26,6 +31,9 @@ class AdamOp : public OpKernel {
                   absl::InvalidArgumentError("weight and moments must have one shape"));
     }
     for (int i : {3, 4, 5}) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 0));
+    const int64_t t = ctx->input(3).scalar<int64_t>()();
+    OP_REQUIRES(ctx, t >= 1,
+                absl::InvalidArgumentError("step counts from 1; received " + std::to_string(t)));
     const TensorShape& shape = variables.shape(0);
     const int64_t rows = shape.dims() == 0 ? 1 : shape.dim_size(0);
     const AdamState state = {variables.data(0), variables.data(1), variables.data(2),
@@ -38,7 +46,7 @@ class AdamOp : public OpKernel {
 
  private:
   AdamStep Step(OpKernelContext* ctx) const {
-    const double t = ctx->input(3).scalar<int64_t>()();
+    const double t = static_cast<double>(ctx->input(3).scalar<int64_t>()());
     const double rate = ctx->input(4).scalar<float>()();
     const double decay = ctx->input(5).scalar<float>()();
     const double correction = std::sqrt(1.0 - std::pow(static_cast<double>(beta_2_), t)) /
@@ -107,8 +115,7 @@ class RowGradientAdamOp : public AdamOp {
     const Tensor& coef = ctx->input(7);
     TF_RETURN_IF_ERROR(ExpectEqual(ctx, "columns of x", x.dim_size(1), state.d));
     NeuronView view;
-    TF_RETURN_IF_ERROR(
-        NeuronViewInput(ctx, 8, x.dim_size(0), coef.NumElements(), rows, &view));
+    TF_RETURN_IF_ERROR(NeuronViewInput(ctx, 8, x.dim_size(0), coef.NumElements(), rows, &view));
     RowGradientAdam(view, x.flat<float>().data(), coef.flat<float>().data(), state, step,
                     PoolOf(ctx));
     return absl::OkStatus();

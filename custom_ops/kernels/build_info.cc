@@ -4,7 +4,9 @@
 
 extern "C" {
 
-__attribute__((visibility("default"))) const char* dslide_simd_level() { return dslide::Simd().name; }
+__attribute__((visibility("default"))) const char* dslide_simd_level() {
+  return dslide::Simd().name;
+}
 
 __attribute__((visibility("default"))) const char* dslide_simd_request_refused() {
   return dslide::SimdRequestRefused();

@@ -13,8 +13,7 @@ using tensorflow::Var;
 
 ParallelFor PoolOf(OpKernelContext* ctx) {
   const auto* workers = ctx->device()->tensorflow_cpu_worker_threads();
-  return [workers](int64_t total, int64_t cost,
-                   const std::function<void(int64_t, int64_t)>& work) {
+  return [workers](int64_t total, int64_t cost, const std::function<void(int64_t, int64_t)>& work) {
     if (total <= 0) return;
     tensorflow::Shard(workers->num_threads, workers->workers, total, cost, work);
   };
@@ -25,18 +24,32 @@ absl::Status Invalid(const OpKernelContext* ctx, const std::string& error) {
   return absl::InvalidArgumentError(ctx->op_kernel().type_string() + ": " + error);
 }
 
+absl::Status GetCount(OpKernelConstruction* ctx, const char* name, int64_t* value) {
+  TF_RETURN_IF_ERROR(ctx->GetAttr(name, value));
+  if (*value <= std::numeric_limits<int32_t>::max()) return absl::OkStatus();
+  return absl::InvalidArgumentError(std::string(name) + " must not exceed 2147483647; received " +
+                                    std::to_string(*value));
+}
+
+absl::Status Allocate(OpKernelContext* ctx, int index, std::initializer_list<int64_t> dims,
+                      Tensor** output) {
+  TensorShape shape;
+  TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape(dims, &shape));
+  return ctx->allocate_output(index, shape, output);
+}
+
 absl::Status ExpectRank(OpKernelContext* ctx, int index, int rank) {
   const TensorShape& shape = ctx->input(index).shape();
   if (shape.dims() == rank) return absl::OkStatus();
-  return Invalid(ctx, "input " + std::to_string(index) + " must have rank " +
-                          std::to_string(rank) + "; received shape " + shape.DebugString());
+  return Invalid(ctx, "input " + std::to_string(index) + " must have rank " + std::to_string(rank) +
+                          "; received shape " + shape.DebugString());
 }
 
 absl::Status ExpectEqual(const OpKernelContext* ctx, const std::string& what, int64_t actual,
                          int64_t expected) {
   if (actual == expected) return absl::OkStatus();
-  return Invalid(ctx, what + " must be " + std::to_string(expected) + "; received " +
-                          std::to_string(actual));
+  return Invalid(
+      ctx, what + " must be " + std::to_string(expected) + "; received " + std::to_string(actual));
 }
 
 absl::Status ExpectFinite(const OpKernelContext* ctx, const Tensor& x, const std::string& what) {
@@ -52,8 +65,7 @@ absl::Status ExpectFinite(const OpKernelContext* ctx, const Tensor& x, const std
                           std::to_string((at - data) % width));
 }
 
-absl::Status CsrInput(OpKernelContext* ctx, int index, int64_t units, bool strictly,
-                      CsrView* csr) {
+absl::Status CsrInput(OpKernelContext* ctx, int index, int64_t units, bool strictly, CsrView* csr) {
   TF_RETURN_IF_ERROR(ExpectRank(ctx, index, 1));
   TF_RETURN_IF_ERROR(ExpectRank(ctx, index + 1, 1));
   const Tensor& splits = ctx->input(index);
@@ -64,8 +76,8 @@ absl::Status CsrInput(OpKernelContext* ctx, int index, int64_t units, bool stric
                             std::to_string(ids.NumElements()) + "; use smaller batches");
   }
   *csr = {splits.NumElements() - 1, splits.flat<int64_t>().data(), ids.flat<int32_t>().data()};
-  return Invalid(ctx, CheckCsr(csr->splits, csr->rows, csr->ids, ids.NumElements(), units,
-                               strictly));
+  return Invalid(ctx,
+                 CheckCsr(csr->splits, csr->rows, csr->ids, ids.NumElements(), units, strictly));
 }
 
 absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t entries,
@@ -75,13 +87,11 @@ absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int6
   TF_RETURN_IF_ERROR(
       ExpectEqual(ctx, "length of neuron_splits", ctx->input(index + 1).NumElements(), count + 1));
   for (int i : {index + 2, index + 3}) {
-    TF_RETURN_IF_ERROR(
-        ExpectEqual(ctx, "number of entries", ctx->input(i).NumElements(), entries));
+    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "number of entries", ctx->input(i).NumElements(), entries));
   }
-  *view = {count, ctx->input(index).flat<int32_t>().data(),
-           ctx->input(index + 1).flat<int64_t>().data(),
-           ctx->input(index + 2).flat<int32_t>().data(),
-           ctx->input(index + 3).flat<int32_t>().data()};
+  *view = {
+      count, ctx->input(index).flat<int32_t>().data(), ctx->input(index + 1).flat<int64_t>().data(),
+      ctx->input(index + 2).flat<int32_t>().data(), ctx->input(index + 3).flat<int32_t>().data()};
   return Invalid(ctx, CheckNeuronView(*view, rows, entries, units));
 }
 
@@ -90,13 +100,12 @@ absl::Status SetCsr(OpKernelContext* ctx, const Csr& csr) {
   return SetVector(ctx, 1, csr.ids);
 }
 
-absl::Status Variables::Lock(OpKernelContext* ctx, const std::vector<int>& inputs,
-                             Access access) {
+absl::Status Variables::Lock(OpKernelContext* ctx, const std::vector<int>& inputs, Access access) {
   access_ = access;
   vars_.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    TF_RETURN_IF_ERROR(tensorflow::LookupResource(
-        ctx, tensorflow::HandleFromInput(ctx, inputs[i]), &vars_[i]));
+    TF_RETURN_IF_ERROR(
+        tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, inputs[i]), &vars_[i]));
   }
   // One order for all ops, so that two of them never wait for each other.
   std::vector<Var*> order;
@@ -127,8 +136,7 @@ absl::Status Variables::Lock(OpKernelContext* ctx, const std::vector<int>& input
 absl::Status Variables::MakeWritable(OpKernelContext* ctx, Var* var) {
   if (var->tensor()->RefCountIsOne()) return absl::OkStatus();
   Tensor copy;
-  TF_RETURN_IF_ERROR(
-      ctx->allocate_temp(tensorflow::DT_FLOAT, var->tensor()->shape(), &copy));
+  TF_RETURN_IF_ERROR(ctx->allocate_temp(tensorflow::DT_FLOAT, var->tensor()->shape(), &copy));
   std::copy_n(var->tensor()->flat<float>().data(), copy.NumElements(), copy.flat<float>().data());
   *var->tensor() = copy;
   return absl::OkStatus();
@@ -154,14 +162,18 @@ absl::Status LayerInput::Lock(OpKernelContext* ctx, int kernel_input, int bias_c
   TF_RETURN_IF_ERROR(ExpectEqual(ctx, "rank of the kernel", variables_.shape(0).dims(), 2));
   TF_RETURN_IF_ERROR(ExpectEqual(ctx, "columns of x", x_->dim_size(1), d()));
   if (bias_count == 1) {
-    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "length of the bias",
-                                   variables_.shape(1).num_elements(), units()));
+    TF_RETURN_IF_ERROR(
+        ExpectEqual(ctx, "length of the bias", variables_.shape(1).num_elements(), units()));
   }
   return absl::OkStatus();
 }
 
 DenseScan LayerInput::scan() const {
-  return {x_->dim_size(0), d(), units(), x_->flat<float>().data(), variables_.data(0),
+  return {x_->dim_size(0),
+          d(),
+          units(),
+          x_->flat<float>().data(),
+          variables_.data(0),
           variables_.size() > 1 ? variables_.data(1) : nullptr};
 }
 

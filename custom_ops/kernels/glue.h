@@ -3,6 +3,7 @@
 #ifndef TF_DSLIDE_KERNELS_GLUE_H_
 #define TF_DSLIDE_KERNELS_GLUE_H_
 
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,13 @@ ParallelFor PoolOf(OpKernelContext* ctx);
 // InvalidArgument with the op's name in front; OK if `error` is empty.
 absl::Status Invalid(const OpKernelContext* ctx, const std::string& error);
 
+// An attribute that counts something: an error past 2^31 - 1, which no id could name.
+absl::Status GetCount(OpKernelConstruction* ctx, const char* name, int64_t* value);
+
+// Allocates output `index`; an error instead of an abort if the product of dims is absurd.
+absl::Status Allocate(OpKernelContext* ctx, int index, std::initializer_list<int64_t> dims,
+                      Tensor** output);
+
 // InvalidArgument unless input `index` has the rank.
 absl::Status ExpectRank(OpKernelContext* ctx, int index, int rank);
 
@@ -49,8 +57,7 @@ absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int6
 template <typename T>
 absl::Status SetVector(OpKernelContext* ctx, int index, const std::vector<T>& values) {
   Tensor* out;
-  TF_RETURN_IF_ERROR(
-      ctx->allocate_output(index, TensorShape({static_cast<int64_t>(values.size())}), &out));
+  TF_RETURN_IF_ERROR(Allocate(ctx, index, {static_cast<int64_t>(values.size())}, &out));
   std::copy(values.begin(), values.end(), out->flat<T>().data());
   return absl::OkStatus();
 }

@@ -10,18 +10,16 @@ class SimHashParametersOp : public OpKernel {
  public:
   explicit SimHashParametersOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("dim", &dim_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("projections", &projections_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("nonzeros", &nonzeros_));
-    OP_REQUIRES(ctx, nonzeros_ <= dim_,
-                absl::InvalidArgumentError("nonzeros must not exceed dim"));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "dim", &dim_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "projections", &projections_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "nonzeros", &nonzeros_));
+    OP_REQUIRES(ctx, nonzeros_ <= dim_, absl::InvalidArgumentError("nonzeros must not exceed dim"));
   }
 
   void Compute(OpKernelContext* ctx) override {
     Tensor *index, *value;
-    const TensorShape shape({projections_, nonzeros_});
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &index));
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, shape, &value));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {projections_, nonzeros_}, &index));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {projections_, nonzeros_}, &value));
     MakeSimHash(seed_, dim_, projections_, nonzeros_, index->flat<int32_t>().data(),
                 value->flat<float>().data());
   }
@@ -45,16 +43,17 @@ absl::Status ExpectCoordinates(const OpKernelContext* ctx, const Tensor& index, 
 // "the vectors to hash must be finite; row 3 holds nan at column 0".
 absl::Status NotFinite(const OpKernelContext* ctx, const std::string& error) {
   return error.empty() ? absl::OkStatus()
-                       : Invalid(ctx, "the vectors to hash (weights of neurons, or hidden "
-                                      "activations of samples) must be finite; " +
-                                          error);
+                       : Invalid(ctx,
+                                 "the vectors to hash (weights of neurons, or hidden "
+                                 "activations of samples) must be finite; " +
+                                     error);
 }
 
 class SimHashCodesOp : public OpKernel {
  public:
   explicit SimHashCodesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("bits", &bits_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("tables", &tables_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "bits", &bits_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "tables", &tables_));
     OP_REQUIRES(ctx, bits_ <= 30, absl::InvalidArgumentError("bits must not exceed 30"));
   }
 
@@ -64,14 +63,17 @@ class SimHashCodesOp : public OpKernel {
     const Tensor& index = ctx->input(1);
     const Tensor& value = ctx->input(2);
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "projections", index.dim_size(0), bits_ * tables_));
-    OP_REQUIRES(ctx, index.shape() == value.shape(),
-                absl::InvalidArgumentError("index and value must have one shape"));
+    OP_REQUIRES(ctx, index.shape() == value.shape() && index.dim_size(1) > 0,
+                absl::InvalidArgumentError("index and value must have one shape and not be empty"));
     OP_REQUIRES_OK(ctx, ExpectCoordinates(ctx, index, x.dim_size(1)));
     Tensor* codes;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({x.dim_size(0), tables_}), &codes));
-    const SimHash hash = {x.dim_size(1),     bits_,
-                          tables_,           index.dim_size(1),
-                          index.flat<int32_t>().data(), value.flat<float>().data()};
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {x.dim_size(0), tables_}, &codes));
+    const SimHash hash = {x.dim_size(1),
+                          bits_,
+                          tables_,
+                          index.dim_size(1),
+                          index.flat<int32_t>().data(),
+                          value.flat<float>().data()};
     OP_REQUIRES_OK(ctx, NotFinite(ctx, SimHashCodes(hash, x.flat<float>().data(), x.dim_size(0),
                                                     codes->flat<int32_t>().data(), PoolOf(ctx))));
   }
@@ -84,16 +86,15 @@ class DwtaParametersOp : public OpKernel {
  public:
   explicit DwtaParametersOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("dim", &dim_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("bins", &bins_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("bin_size", &bin_size_));
-    OP_REQUIRES(ctx, bin_size_ <= dim_,
-                absl::InvalidArgumentError("bin_size must not exceed dim"));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "dim", &dim_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "bins", &bins_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "bin_size", &bin_size_));
+    OP_REQUIRES(ctx, bin_size_ <= dim_, absl::InvalidArgumentError("bin_size must not exceed dim"));
   }
 
   void Compute(OpKernelContext* ctx) override {
     Tensor* index;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({bins_, bin_size_}), &index));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {bins_, bin_size_}, &index));
     MakeDwta(seed_, dim_, bins_, bin_size_, index->flat<int32_t>().data());
   }
 
@@ -104,8 +105,8 @@ class DwtaParametersOp : public OpKernel {
 class DwtaCodesOp : public OpKernel {
  public:
   explicit DwtaCodesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("tables", &tables_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("address_bits", &address_bits_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "tables", &tables_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "address_bits", &address_bits_));
     OP_REQUIRES(ctx, address_bits_ <= 30,
                 absl::InvalidArgumentError("address_bits must not exceed 30"));
   }
@@ -115,8 +116,10 @@ class DwtaCodesOp : public OpKernel {
     const Tensor& x = ctx->input(0);
     const Tensor& index = ctx->input(1);
     const int64_t bin_size = index.dim_size(1), bins_per_table = index.dim_size(0) / tables_;
-    OP_REQUIRES_OK(
-        ctx, ExpectEqual(ctx, "number of bins", index.dim_size(0), bins_per_table * tables_));
+    OP_REQUIRES_OK(ctx,
+                   ExpectEqual(ctx, "number of bins", index.dim_size(0), bins_per_table * tables_));
+    OP_REQUIRES(ctx, bins_per_table > 0,
+                absl::InvalidArgumentError("a table must have at least one bin"));
     OP_REQUIRES(ctx, bin_size > 0 && (bin_size & (bin_size - 1)) == 0,
                 absl::InvalidArgumentError("bin_size must be a power of two; received " +
                                            std::to_string(bin_size)));
@@ -124,7 +127,7 @@ class DwtaCodesOp : public OpKernel {
                 absl::InvalidArgumentError("the codes of one table's bins must fit 60 bits"));
     OP_REQUIRES_OK(ctx, ExpectCoordinates(ctx, index, x.dim_size(1)));
     Tensor* codes;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({x.dim_size(0), tables_}), &codes));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {x.dim_size(0), tables_}, &codes));
     const Dwta hash = {x.dim_size(1), bins_per_table, tables_,
                        bin_size,      address_bits_,  index.flat<int32_t>().data()};
     OP_REQUIRES_OK(ctx, NotFinite(ctx, DwtaCodes(hash, x.flat<float>().data(), x.dim_size(0),
@@ -138,7 +141,7 @@ class DwtaCodesOp : public OpKernel {
 class BuildTablesOp : public OpKernel {
  public:
   explicit BuildTablesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("buckets", &buckets_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "buckets", &buckets_));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -146,12 +149,11 @@ class BuildTablesOp : public OpKernel {
     const Tensor& codes = ctx->input(0);
     const int64_t neurons = codes.dim_size(0), tables = codes.dim_size(1);
     Tensor *ptr, *ids;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({tables, buckets_ + 1}), &ptr));
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, TensorShape({tables, neurons}), &ids));
-    OP_REQUIRES_OK(
-        ctx, Invalid(ctx, BuildTables(codes.flat<int32_t>().data(), neurons, tables, buckets_,
-                                      ptr->flat<int32_t>().data(), ids->flat<int32_t>().data(),
-                                      PoolOf(ctx))));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {tables, buckets_ + 1}, &ptr));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {tables, neurons}, &ids));
+    OP_REQUIRES_OK(ctx, Invalid(ctx, BuildTables(codes.flat<int32_t>().data(), neurons, tables,
+                                                 buckets_, ptr->flat<int32_t>().data(),
+                                                 ids->flat<int32_t>().data(), PoolOf(ctx))));
   }
 
  private:

@@ -20,8 +20,10 @@ class ActiveLogitsOp : public OpKernel {
     const int64_t entries = ctx->input(4).NumElements();
     NeuronView view;
     OP_REQUIRES_OK(ctx, NeuronViewInput(ctx, 1, scan.rows, entries, scan.units, &view));
+    OP_REQUIRES(ctx, EntriesAreDistinct(view.entry_index, entries),
+                absl::InvalidArgumentError("entry_index must name every entry once"));
     Tensor* logits;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({entries}), &logits));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {entries}, &logits));
     ActiveLogits(view, scan.x, scan.w, scan.bias, scan.d, logits->flat<float>().data(),
                  PoolOf(ctx));
   }
@@ -37,22 +39,22 @@ absl::Status ExpectMatrix(const OpKernelContext* ctx, const Variables& kernel) {
 class CsrMatMulOp : public OpKernel {
  public:
   explicit CsrMatMulOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("columns", &columns_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "columns", &columns_));
   }
 
   void Compute(OpKernelContext* ctx) override {
     Variables kernel;
     OP_REQUIRES_OK(ctx, kernel.Lock(ctx, {3}, Variables::Access::kRead));
     OP_REQUIRES_OK(ctx, ExpectMatrix(ctx, kernel));
-    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of the kernel", kernel.shape(0).dim_size(0),
-                                    columns_));
+    OP_REQUIRES_OK(ctx,
+                   ExpectEqual(ctx, "rows of the kernel", kernel.shape(0).dim_size(0), columns_));
     const int64_t d = kernel.shape(0).dim_size(1);
     CsrView active;
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 1, columns_, false, &active));
-    OP_REQUIRES_OK(
-        ctx, ExpectEqual(ctx, "length of coef", ctx->input(0).NumElements(), active.size()));
+    OP_REQUIRES_OK(ctx,
+                   ExpectEqual(ctx, "length of coef", ctx->input(0).NumElements(), active.size()));
     Tensor* y;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({active.rows, d}), &y));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.rows, d}, &y));
     CsrMatMul(active, ctx->input(0).flat<float>().data(), kernel.data(0), d,
               y->flat<float>().data(), PoolOf(ctx));
   }
@@ -76,7 +78,7 @@ class CsrMatMulByNeuronOp : public OpKernel {
     OP_REQUIRES_OK(ctx, NeuronViewInput(ctx, 1, rows, ctx->input(0).NumElements(),
                                         kernel.shape(0).dim_size(0), &view));
     Tensor* y;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({rows, d}), &y));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {rows, d}, &y));
     CsrMatMulByNeuron(view, rows, ctx->input(0).flat<float>().data(), kernel.data(0), d,
                       y->flat<float>().data(), PoolOf(ctx));
   }
@@ -93,8 +95,7 @@ class RowGradientOp : public OpKernel {
     OP_REQUIRES_OK(ctx, NeuronViewInput(ctx, 2, x.dim_size(0), ctx->input(1).NumElements(),
                                         std::numeric_limits<int32_t>::max(), &view));
     Tensor* gradient;
-    OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(0, TensorShape({view.count, x.dim_size(1)}), &gradient));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {view.count, x.dim_size(1)}, &gradient));
     RowGradient(view, x.flat<float>().data(), ctx->input(1).flat<float>().data(), x.dim_size(1),
                 gradient->flat<float>().data(), PoolOf(ctx));
   }
@@ -118,7 +119,7 @@ class EntrySumsOp : public OpKernel {
     const NeuronView view = {count, places.data(), splits, first_row.data(), index.data()};
     OP_REQUIRES_OK(ctx, Invalid(ctx, CheckNeuronView(view, 1, coef.size(), count)));
     Tensor* sums;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({count}), &sums));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {count}, &sums));
     EntrySums(splits, count, index.data(), coef.data(), sums->flat<float>().data(), PoolOf(ctx));
   }
 
@@ -142,11 +143,11 @@ class SoftmaxCrossentropyOp : public OpKernel {
         ctx, ExpectEqual(ctx, "length of logits", ctx->input(0).NumElements(), active.size()));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, active.rows));
     Tensor *loss, *gradient;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({active.rows}), &loss));
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, TensorShape({active.size()}), &gradient));
-    const int64_t bad = SoftmaxCrossentropy(
-        active, ctx->input(0).flat<float>().data(), labels, loss->flat<float>().data(),
-        gradient->flat<float>().data(), PoolOf(ctx));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.rows}, &loss));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.size()}, &gradient));
+    const int64_t bad = SoftmaxCrossentropy(active, ctx->input(0).flat<float>().data(), labels,
+                                            loss->flat<float>().data(),
+                                            gradient->flat<float>().data(), PoolOf(ctx));
     OP_REQUIRES(ctx, bad < 0,
                 absl::InvalidArgumentError("row " + std::to_string(bad) +
                                            " has a label that is not in its active set; a "
@@ -168,7 +169,7 @@ class ScaleRowsOp : public OpKernel {
     const std::vector<int32_t> no_ids(size, 0);
     OP_REQUIRES_OK(ctx, Invalid(ctx, CheckCsr(active.splits, rows, no_ids.data(), size, 1, false)));
     Tensor* out;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({size}), &out));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {size}, &out));
     ScaleRows(active, ctx->input(0).flat<float>().data(), ctx->input(2).flat<float>().data(),
               out->flat<float>().data(), PoolOf(ctx));
   }
@@ -177,7 +178,7 @@ class ScaleRowsOp : public OpKernel {
 class CsrTopKOp : public OpKernel {
  public:
   explicit CsrTopKOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("k", &k_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "k", &k_));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -186,8 +187,8 @@ class CsrTopKOp : public OpKernel {
     OP_REQUIRES_OK(
         ctx, ExpectEqual(ctx, "length of logits", ctx->input(0).NumElements(), active.size()));
     Tensor *ids, *scores;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({active.rows, k_}), &ids));
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, TensorShape({active.rows, k_}), &scores));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.rows, k_}, &ids));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.rows, k_}, &scores));
     CsrTopK(active, ctx->input(0).flat<float>().data(), k_, ids->flat<int32_t>().data(),
             scores->flat<float>().data(), PoolOf(ctx));
   }

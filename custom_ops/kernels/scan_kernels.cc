@@ -35,7 +35,7 @@ absl::Status Labels(OpKernelContext* ctx, const DenseScan& scan, CsrView* labels
 class TopKOp : public ScanOp {
  public:
   explicit TopKOp(OpKernelConstruction* ctx) : ScanOp(ctx, 1) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("k", &k_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "k", &k_));
   }
 
   absl::Status Scan(OpKernelContext* ctx, const DenseScan& scan) override {
@@ -44,8 +44,8 @@ class TopKOp : public ScanOp {
                               std::to_string(scan.units) + " units");
     }
     Tensor *ids, *scores;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({scan.rows, k_}), &ids));
-    TF_RETURN_IF_ERROR(ctx->allocate_output(1, TensorShape({scan.rows, k_}), &scores));
+    TF_RETURN_IF_ERROR(Allocate(ctx, 0, {scan.rows, k_}, &ids));
+    TF_RETURN_IF_ERROR(Allocate(ctx, 1, {scan.rows, k_}, &scores));
     TopK(scan, k_, ids->flat<int32_t>().data(), scores->flat<float>().data(), PoolOf(ctx));
     return absl::OkStatus();
   }
@@ -61,10 +61,11 @@ class FullCrossentropyOp : public ScanOp {
   absl::Status Scan(OpKernelContext* ctx, const DenseScan& scan) override {
     CsrView labels;
     TF_RETURN_IF_ERROR(Labels(ctx, scan, &labels));
-    Tensor *loss, *log_sum_exp;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({scan.rows}), &loss));
-    TF_RETURN_IF_ERROR(ctx->allocate_output(1, TensorShape({scan.rows}), &log_sum_exp));
-    float* sums = log_sum_exp->flat<float>().data();
+    Tensor *loss, *top, *log_sum;
+    TF_RETURN_IF_ERROR(Allocate(ctx, 0, {scan.rows}, &loss));
+    TF_RETURN_IF_ERROR(Allocate(ctx, 1, {scan.rows}, &top));
+    TF_RETURN_IF_ERROR(Allocate(ctx, 2, {scan.rows}, &log_sum));
+    const LogSums sums = {top->flat<float>().data(), log_sum->flat<float>().data()};
     LogSumExp(scan, sums, PoolOf(ctx));
     FullCrossentropy(scan, labels, sums, loss->flat<float>().data(), PoolOf(ctx));
     return absl::OkStatus();
@@ -73,24 +74,25 @@ class FullCrossentropyOp : public ScanOp {
 
 class FullCrossentropyGradientOp : public ScanOp {
  public:
-  explicit FullCrossentropyGradientOp(OpKernelConstruction* ctx) : ScanOp(ctx, 5) {}
+  explicit FullCrossentropyGradientOp(OpKernelConstruction* ctx) : ScanOp(ctx, 6) {}
 
   absl::Status Scan(OpKernelContext* ctx, const DenseScan& scan) override {
     CsrView labels;
     TF_RETURN_IF_ERROR(Labels(ctx, scan, &labels));
-    for (int i : {3, 4}) {
-      TF_RETURN_IF_ERROR(
-          ExpectEqual(ctx, "rows", ctx->input(i).NumElements(), scan.rows));
+    for (int i : {3, 4, 5}) {
+      TF_RETURN_IF_ERROR(ExpectEqual(ctx, "rows", ctx->input(i).NumElements(), scan.rows));
     }
     Tensor *x_gradient, *w_gradient, *bias_gradient = nullptr;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({scan.rows, scan.d}), &x_gradient));
-    TF_RETURN_IF_ERROR(ctx->allocate_output(1, TensorShape({scan.units, scan.d}), &w_gradient));
+    TF_RETURN_IF_ERROR(Allocate(ctx, 0, {scan.rows, scan.d}, &x_gradient));
+    TF_RETURN_IF_ERROR(Allocate(ctx, 1, {scan.units, scan.d}, &w_gradient));
     if (scan.bias) {
-      TF_RETURN_IF_ERROR(ctx->allocate_output(2, TensorShape({scan.units}), &bias_gradient));
+      TF_RETURN_IF_ERROR(Allocate(ctx, 2, {scan.units}, &bias_gradient));
     }
-    FullCrossentropyGradient(scan, labels, ctx->input(3).flat<float>().data(),
-                             ctx->input(4).flat<float>().data(), x_gradient->flat<float>().data(),
-                             w_gradient->flat<float>().data(),
+    // The core only reads them here.
+    const LogSums sums = {const_cast<float*>(ctx->input(3).flat<float>().data()),
+                          const_cast<float*>(ctx->input(4).flat<float>().data())};
+    FullCrossentropyGradient(scan, labels, sums, ctx->input(5).flat<float>().data(),
+                             x_gradient->flat<float>().data(), w_gradient->flat<float>().data(),
                              bias_gradient ? bias_gradient->flat<float>().data() : nullptr,
                              PoolOf(ctx));
     return absl::OkStatus();

@@ -355,13 +355,13 @@ REGISTER_OP("DslideFullCrossentropy")
     .Input("bias: use_bias * resource")
     .Attr("use_bias: int >= 0")
     .Output("loss: float")
-    .Output("log_sum_exp: float")
+    .Output("top: float")
+    .Output("log_sum: float")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1}));
       const DimensionHandle rows = c->Dim(c->input(0), 0);
-      c->set_output(0, c->Vector(rows));
-      c->set_output(1, c->Vector(rows));
+      for (int i = 0; i < 3; ++i) c->set_output(i, c->Vector(rows));
       return absl::OkStatus();
     });
 
@@ -369,7 +369,8 @@ REGISTER_OP("DslideFullCrossentropyGradient")
     .Input("x: float")
     .Input("label_splits: int64")
     .Input("label_ids: int32")
-    .Input("log_sum_exp: float")
+    .Input("top: float")
+    .Input("log_sum: float")
     .Input("upstream: float")
     .Input("kernel: resource")
     .Input("bias: use_bias * resource")
@@ -379,19 +380,19 @@ REGISTER_OP("DslideFullCrossentropyGradient")
     .Output("bias_gradient: use_bias * float")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1}));
-      const DimensionHandle units = VariableDim(c, 5, 0, 2);
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1, 1}));
+      const DimensionHandle units = VariableDim(c, 6, 0, 2);
       c->set_output(0, Like(c, 0));
       c->set_output(1, c->Matrix(units, c->Dim(c->input(0), 1)));
       if (c->num_outputs() > 2) c->set_output(2, c->Vector(units));
       return absl::OkStatus();
     });
 
-#define DSLIDE_ADAM_INPUTS        \
-  Input("weight: resource")       \
-      .Input("momentum: resource") \
-      .Input("velocity: resource") \
-      .Input("step: int64")        \
+#define DSLIDE_ADAM_INPUTS           \
+  Input("weight: resource")          \
+      .Input("momentum: resource")   \
+      .Input("velocity: resource")   \
+      .Input("step: int64")          \
       .Input("learning_rate: float") \
       .Input("weight_decay: float")  \
       .Attr("beta_1: float")         \
@@ -417,8 +418,6 @@ REGISTER_OP("DslideRowGradientAdam")
     .Input("entry_row: int32")
     .Input("entry_index: int32")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      return CheckRanks(c, 3, {0, 0, 0, 2, 1, 1, 1, 1, 1});
-    });
+    .SetShapeFn([](InferenceContext* c) { return CheckRanks(c, 3, {0, 0, 0, 2, 1, 1, 1, 1, 1}); });
 
 }  // namespace tensorflow

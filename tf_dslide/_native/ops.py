@@ -196,7 +196,7 @@ def top_k(x: tf.Tensor, kernel: Any, bias: Any, k: int) -> tuple[tf.Tensor, tf.T
 
 def full_crossentropy(x: tf.Tensor, labels: Csr, kernel: Any, bias: Any) -> tf.Tensor:
     """Cross-entropy of each row over all units, `(rows,) float32`, block by block."""
-    loss, _ = _ops.dslide_full_crossentropy(
+    loss, _, _ = _ops.dslide_full_crossentropy(
         x=x,
         label_splits=labels.row_splits,
         label_ids=labels.ids,
@@ -312,13 +312,14 @@ def _softmax_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, _: Any
 
 
 @tf.RegisterGradient("DslideFullCrossentropy")
-def _full_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, _: Any) -> list[Any]:
+def _full_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> list[Any]:
     x, label_splits, label_ids, *variables = op.inputs
     x_gradient, kernel_gradient, bias_gradient = _ops.dslide_full_crossentropy_gradient(
         x=x,
         label_splits=label_splits,
         label_ids=label_ids,
-        log_sum_exp=op.outputs[1],
+        top=op.outputs[1],
+        log_sum=op.outputs[2],
         upstream=upstream,
         kernel=variables[0],
         bias=variables[1:],
