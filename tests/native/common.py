@@ -84,3 +84,19 @@ def slices_to_dense(slices: tf.IndexedSlices, shape: Sequence[int]) -> Array:
     dense = np.zeros(shape, np.float32)
     dense[rows] = slices.values.numpy()
     return dense
+
+
+def sim_hash_bits(codes: Array, bits: int) -> Array:
+    """The bits of codes `(n, tables)` by projection, `(n, tables * bits)`."""
+    return (codes[:, :, None] >> np.arange(bits) & 1).reshape(len(codes), -1).astype(bool)
+
+
+def sim_hash_disagreements(codes: Array, x: Array, index: Array, value: Array, bits: int) -> int:
+    """How many bits differ from the reference where rounding cannot be the reason."""
+    sums = reference.sim_hash_sums(x, index, value)
+    sizes = reference.sim_hash_sums(np.abs(x), index, np.abs(value))
+    certain = np.abs(sums) > reference.sum_bound(sizes, index.shape[1])
+    assert certain.mean() > 0.999
+    expected = reference.sim_hash_codes(x, index, value, bits, codes.shape[1])
+    agrees = sim_hash_bits(codes, bits) == sim_hash_bits(expected, bits)
+    return int((~agrees[certain]).sum())

@@ -1,0 +1,179 @@
+"""Runs every op once on fixed inputs, for processes that differ in threads or instruction set.
+
+`python -m tests.native.run_ops OUT.npz THREADS` writes the results and the instruction set in use.
+"""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests import reference
+from tests.reference import AdamSettings, AdamState, Csr
+
+Array = np.ndarray
+ROOT = Path(__file__).resolve().parents[2]
+
+# Enough work for several threads, and no multiple of any block.
+ROWS, UNITS, D, TABLES, BITS = 131, 5003, 67, 20, 6
+FEATURES = 250_007
+ADAM = AdamSettings(3, 0.01, weight_decay=0.1)
+
+
+@cache
+def inputs() -> dict[str, Any]:
+    """What all runs share."""
+    rng = np.random.default_rng(5)
+
+    def floats(*shape: int) -> Array:
+        return rng.normal(size=shape).astype(np.float32)
+
+    def csr(most: int) -> Csr:
+        sizes = rng.integers(0, most, ROWS)
+        return reference.csr([np.sort(rng.choice(UNITS, size, replace=False)) for size in sizes])
+
+    active = csr(250)
+    labels = reference.csr([active.row(row)[:3] for row in range(ROWS)])
+    return {
+        "x": floats(ROWS, D),
+        "kernel": floats(UNITS, D),
+        "bias": floats(UNITS),
+        "active": active,
+        "labels": labels,
+        "coef": floats(len(active.ids)),
+        "upstream": floats(ROWS),
+        "shared": np.arange(0, UNITS, 50),
+        "state": AdamState(floats(FEATURES), floats(FEATURES), np.square(floats(FEATURES))),
+        "gradient": floats(FEATURES),
+        "repeated_rows": rng.integers(0, UNITS, 3001),
+        "row_gradient": floats(3001, D),
+    }
+
+
+def run() -> dict[str, Array]:
+    """The results of all ops."""
+    import tensorflow as tf
+
+    from tests.native.common import to_tf
+    from tf_dslide._native import ops
+
+    given = inputs()
+    x, upstream = tf.constant(given["x"]), tf.constant(given["upstream"])
+    kernel, bias = tf.Variable(given["kernel"]), tf.Variable(given["bias"])
+    active, labels = to_tf(given["active"]), to_tf(given["labels"])
+    coef = tf.constant(given["coef"])
+    results: dict[str, Any] = {}
+
+    index, value = ops.sim_hash_parameters(1, D, BITS * TABLES, 22)
+    results |= {"sim_index": index, "sim_value": value}
+    results["sim_codes"] = ops.sim_hash_codes(kernel, index, value, BITS, TABLES)
+    bins = ops.dwta_parameters(1, D, 3 * TABLES, 4)
+    results |= {"dwta_index": bins, "dwta_codes": ops.dwta_codes(kernel, bins, TABLES, BITS)}
+    tables = ops.build_tables(results["sim_codes"], 2**BITS)
+    results |= {"bucket_ptr": tables[0], "neuron_ids": tables[1]}
+    row_codes = ops.sim_hash_codes(x, index, value, BITS, TABLES)
+    step, shared = tf.constant(4, tf.int64), tf.constant(given["shared"], tf.int32)
+    for name, bucket_size in (("whole", 10**6), ("cut", 20)):
+        selected, offsets = ops.select_from_tables(
+            row_codes, *tables, labels, shared, step, hashed=300, bucket_size=bucket_size, seed=2
+        )
+        results |= {f"{name}_splits": selected.row_splits, f"{name}_ids": selected.ids}
+        results[f"{name}_offsets"] = offsets
+    results["row_codes"] = row_codes
+    for distribution in ("uniform", "log_uniform"):
+        results[distribution] = ops.sample_neurons(
+            step, units=UNITS, count=700, distribution=distribution, seed=2
+        )
+    results["union"] = ops.union_with_labels(results["uniform"], labels).ids
+
+    view = ops.transpose(active, UNITS)
+    results |= {f"view_{name}": tensor for name, tensor in view._asdict().items()}
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([x, coef])
+        logits = ops.active_logits(x, view, kernel, bias)
+        tape.watch(logits)
+        loss = ops.softmax_crossentropy(logits, active, labels)
+        y = ops.csr_mat_mul(coef, active, kernel)
+        full = ops.full_crossentropy(x, labels, kernel, bias)
+    results |= {"logits": logits, "loss": loss, "y": y, "full": full}
+    results["loss_by_logits"] = tape.gradient(loss, logits, upstream)
+    for name, target, out, wanted in (
+        ("logits", logits, coef, (x, kernel, bias)),
+        ("y", y, x, (coef, kernel)),
+        ("full", full, upstream, (x, kernel, bias)),
+    ):
+        gradients = tape.gradient(target, wanted, out)
+        for number, gradient in enumerate(gradients):
+            results[f"{name}_gradient_{number}"] = tf.convert_to_tensor(gradient)
+    results["csr_top_ids"], results["csr_top_scores"] = ops.csr_top_k(logits, active, 7)
+    results["top_ids"], results["top_scores"] = ops.top_k(x, kernel, bias, 7)
+
+    results |= _adam(tf, ops, ops.RowGradientParts(x, coef, view))
+    return {name: np.asarray(result) for name, result in results.items()}
+
+
+def _adam(tf: Any, ops: Any, parts: Any) -> dict[str, Any]:
+    """One step of each Adam op."""
+    given = inputs()
+    results = {}
+
+    def step(name: str, state: AdamState, update: Any, *rest: Any) -> None:
+        variables = [tf.Variable(a) for a in state]
+        numbers = (ADAM.learning_rate, ADAM.weight_decay)
+        arguments = ops.AdamArguments(
+            *map(ops.handle, variables),
+            tf.constant(ADAM.step, tf.int64),
+            *map(tf.constant, numbers),
+            ADAM.beta_1,
+            ADAM.beta_2,
+            ADAM.epsilon,
+        )
+        update(arguments, *rest)
+        results.update({f"{name}_{n}": v.numpy() for n, v in enumerate(variables)})
+
+    step("dense_adam", given["state"], ops.dense_adam, tf.constant(given["gradient"]))
+    rows, gradient = tf.constant(given["repeated_rows"], tf.int32), given["row_gradient"]
+    step("row_adam", kernel_state(), ops.row_adam, rows, tf.constant(gradient))
+    step("fused_adam", kernel_state(), ops.row_gradient_adam, parts)
+    return results
+
+
+def kernel_state() -> AdamState:
+    """The kernel with small moments."""
+    kernel = inputs()["kernel"]
+    return AdamState(kernel, np.float32(0.1) * kernel[::-1], np.square(kernel) + np.float32(0.01))
+
+
+def run_in_process(folder: Path, *, threads: int, level: str) -> tuple[dict[str, Array], str]:
+    """The results of a fresh process, and what it printed to stderr. `level` may be empty."""
+    out = folder / f"results_{level or 'best'}_{threads}.npz"
+    environment = os.environ | {
+        "DSLIDE_SIMD": level,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    command = [sys.executable, "-m", "tests.native.run_ops", str(out), str(threads)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    with np.load(out) as results:
+        return dict(results), done.stderr
+
+
+def main() -> None:
+    """Writes the results of this process."""
+    import tensorflow as tf
+
+    out, threads = sys.argv[1:]
+    tf.config.threading.set_intra_op_parallelism_threads(int(threads))
+    from tf_dslide._native import build_info
+
+    np.savez(out, simd=np.array(build_info().simd), **run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""The three Adam ops against NumPy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import reference
+from tests.native.common import SHAPES, WIDTHS, assert_within, floats, random_csr, to_tf
+from tests.reference import UNIT_ROUNDOFF, AdamSettings, AdamState, sum_bound
+from tf_dslide._native import ops
+
+SETTINGS = (
+    AdamSettings(1, 1e-3),
+    AdamSettings(2, 0.1, weight_decay=0.01),
+    AdamSettings(1000, 1e-2, 0.1, beta_1=0.5, beta_2=0.9, epsilon=1e-3),
+    AdamSettings(10**9, 1e-4),
+)
+settings_case = pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"step{s.step}")
+
+
+class Variables:
+    """A weight and its moments as TensorFlow variables."""
+
+    def __init__(self, rng, *shape):
+        weight, momentum, velocity = floats(rng, *shape), floats(rng, *shape), floats(rng, *shape)
+        self.start = AdamState(weight, np.float32(0.1) * momentum, np.square(velocity))
+        self.variables = [tf.Variable(a) for a in self.start]
+
+    def arguments(self, settings):
+        return ops.AdamArguments(
+            *map(ops.handle, self.variables),
+            tf.constant(settings.step, tf.int64),
+            tf.constant(settings.learning_rate),
+            tf.constant(settings.weight_decay),
+            settings.beta_1,
+            settings.beta_2,
+            settings.epsilon,
+        )
+
+    def state(self):
+        return AdamState(*(v.numpy() for v in self.variables))
+
+    def assert_equals(self, expected, settings, sizes, terms=1):
+        """To float32 rounding.
+
+        `sizes` are the absolute values of what makes the gradient, `terms` how many are summed.
+        """
+        roundings = 4 * UNIT_ROUNDOFF
+        error = sum_bound(sizes, terms)
+        momentum_error = error + roundings * (np.abs(self.start.momentum) + sizes)
+        root = np.sqrt(expected.velocity) + settings.epsilon
+        velocity_error = 2 * error * sizes + roundings * (self.start.velocity + sizes**2)
+        step_error = momentum_error + np.abs(expected.momentum) * (
+            roundings + velocity_error / root**2
+        )
+        correction = np.sqrt(1 - settings.beta_2**settings.step)
+        rate = settings.learning_rate * correction / (1 - settings.beta_1**settings.step)
+        change = np.abs(expected.weight - self.start.weight)
+        weight_error = UNIT_ROUNDOFF * (2 * np.abs(self.start.weight) + 2 * change)
+        bounds = (weight_error + rate * step_error / root, momentum_error, velocity_error)
+        for got, wanted, bound in zip(self.state(), expected, bounds, strict=True):
+            assert_within(got, wanted, bound)
+
+
+def bits_equal(actual, expected):
+    """Whether two float32 arrays agree in every bit."""
+    return np.array_equal(
+        np.ascontiguousarray(actual).view(np.int32), np.ascontiguousarray(expected).view(np.int32)
+    )
+
+
+@settings_case
+@pytest.mark.parametrize("shape", [(1,), (7,), (8,), (130, 31), (65, 128), (0, 5), (2, 3, 5), ()])
+def test_dense_adam(rng, shape, settings):
+    variables, gradient = Variables(rng, *shape), floats(rng, *shape)
+    ops.dense_adam(variables.arguments(settings), tf.constant(gradient))
+    expected = reference.adam(variables.start, gradient, settings)
+    variables.assert_equals(expected, settings, np.abs(gradient))
+
+
+def test_dense_adam_equals_keras(rng):
+    import keras
+
+    weight = floats(rng, 31, 9)
+    variable = keras.Variable(weight)
+    optimizer = keras.optimizers.Adam(0.01, weight_decay=0.004)
+    optimizer.build([variable])
+    ours = [tf.Variable(a) for a in (weight, np.zeros_like(weight), np.zeros_like(weight))]
+    for step in range(1, 51):
+        gradient = tf.constant(floats(rng, 31, 9))
+        optimizer.apply([gradient])
+        arguments = ops.AdamArguments(
+            *map(ops.handle, ours),
+            tf.constant(step, tf.int64),
+            tf.constant(0.01),
+            tf.constant(0.004),
+            0.9,
+            0.999,
+            1e-7,
+        )
+        ops.dense_adam(arguments, gradient)
+    # Keras takes 1 - 0.999 as 0.001 in one place and as float32 1 - 0.999 in another: 1e-5 of a step.
+    travelled = np.abs(np.asarray(variable) - weight)
+    np.testing.assert_array_less(np.abs(ours[0] - np.asarray(variable)), 2e-5 * (1 + travelled))
+    assert travelled.mean() > 0.05
+
+
+ROW_CASES = [(rows, units, 31) for rows, units in SHAPES] + [(130, 300, d) for d in WIDTHS]
+
+
+@settings_case
+@pytest.mark.parametrize("order", ["ascending", "shuffled", "repeated"])
+@pytest.mark.parametrize(("count", "units", "d"), ROW_CASES)
+def test_row_adam(rng, count, units, d, order, settings):
+    variables = Variables(rng, units, d)
+    if order == "repeated":
+        rows = rng.integers(0, units, count)
+    else:
+        rows = rng.choice(units, min(count, units), replace=False)
+        rows = np.sort(rows) if order == "ascending" else rows
+    gradient = floats(rng, len(rows), d)
+    ops.row_adam(variables.arguments(settings), tf.constant(rows, tf.int32), tf.constant(gradient))
+
+    expected = reference.row_adam(variables.start, rows, gradient, settings)
+    sizes = np.zeros((units, d))
+    np.add.at(sizes, rows, np.abs(gradient))
+    variables.assert_equals(expected, settings, sizes, np.bincount(rows, minlength=units)[:, None])
+    untouched = np.setdiff1d(np.arange(units), rows)
+    for got, old in zip(variables.state(), variables.start, strict=True):
+        assert bits_equal(got[untouched], old[untouched])
+
+
+@settings_case
+def test_row_adam_on_a_vector(rng, settings):
+    # A bias: rows of length 1.
+    variables, rows = Variables(rng, 40), np.array([39, 0, 7, 0])
+    gradient = floats(rng, 4)
+    ops.row_adam(variables.arguments(settings), tf.constant(rows, tf.int32), tf.constant(gradient))
+    expected = reference.row_adam(variables.start, rows, gradient, settings)
+    sizes = np.zeros(40)
+    np.add.at(sizes, rows, np.abs(gradient))
+    variables.assert_equals(expected, settings, sizes, np.bincount(rows, minlength=40))
+
+
+@pytest.mark.parametrize(("rows", "units", "d"), ROW_CASES)
+def test_fused_adam_equals_gradient_and_adam(rng, rows, units, d):
+    settings = AdamSettings(3, 0.05, 0.01)
+    active = random_csr(rng, rows, units, 20)
+    x, coef = floats(rng, rows, d), floats(rng, len(active.ids))
+    view = ops.transpose(to_tf(active), units)
+    parts = ops.RowGradientParts(tf.constant(x), tf.constant(coef), view)
+
+    fused, apart = Variables(rng, units, d), Variables(rng, units, d)
+    for variable, value in zip(apart.variables, fused.start, strict=True):
+        variable.assign(value)
+    ops.row_gradient_adam(fused.arguments(settings), parts)
+    slices = ops.row_gradient(parts, (units, d))
+    ops.row_adam(apart.arguments(settings), slices.indices, slices.values)
+    for one, two in zip(fused.state(), apart.state(), strict=True):
+        assert bits_equal(one, two)
+
+    dense = reference.row_gradient(x, coef, active, units)
+    touched = np.unique(active.ids)
+    expected = reference.row_adam(fused.start, touched, dense[touched], settings)
+    sizes = reference.row_gradient(np.abs(x), np.abs(coef), active, units)
+    terms = np.bincount(active.ids, minlength=units)[:, None]
+    fused.assert_equals(expected, settings, sizes, terms)
+    untouched = np.setdiff1d(np.arange(units), touched)
+    for got, old in zip(fused.state(), fused.start, strict=True):
+        assert bits_equal(got[untouched], old[untouched])
+
+
+def test_rows_of_all_units_equal_dense_adam(rng):
+    settings = AdamSettings(3, 0.05, 0.01)
+    by_row, dense = Variables(rng, 64, 32), Variables(rng, 64, 32)
+    for variable, value in zip(dense.variables, by_row.start, strict=True):
+        variable.assign(value)
+    gradient = tf.constant(floats(rng, 64, 32))
+    ops.row_adam(by_row.arguments(settings), tf.range(64), gradient)
+    ops.dense_adam(dense.arguments(settings), gradient)
+    for one, two in zip(by_row.state(), dense.state(), strict=True):
+        assert bits_equal(one, two)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-10, 1e4, 1e15])
+def test_adam_takes_gradients_of_any_size(rng, size):
+    variables = Variables(rng, 50)
+    variables.start = AdamState(variables.start.weight, np.zeros(50), np.zeros(50))
+    for variable, value in zip(variables.variables, variables.start, strict=True):
+        variable.assign(value)
+    gradient = np.float32(size) * floats(rng, 50)
+    settings = AdamSettings(1, 0.1)
+    ops.dense_adam(variables.arguments(settings), tf.constant(gradient))
+    expected = reference.adam(variables.start, gradient, settings)
+    np.testing.assert_allclose(variables.state().weight, expected.weight, rtol=1e-5, atol=1e-7)
+
+
+def test_values_read_before_an_update_stay(rng):
+    # An update in place must not show in a tensor that somebody still holds.
+    variables = Variables(rng, 30, 7)
+    settings = AdamSettings(1, 0.1)
+    held = [v.read_value() for v in variables.variables]
+    arguments = variables.arguments(settings)
+    ops.row_adam(arguments, tf.constant([3, 5]), tf.ones([2, 7]))
+    ops.dense_adam(arguments, tf.ones([30, 7]))
+    for tensor, old in zip(held, variables.start, strict=True):
+        assert bits_equal(tensor.numpy(), old)
+    assert (variables.state().weight != variables.start.weight).all()
+
+
+def test_gradient_may_be_the_variable_itself(rng):
+    variables = Variables(rng, 30, 7)
+    settings = AdamSettings(1, 0.1)
+    ops.dense_adam(variables.arguments(settings), variables.variables[0].read_value())
+    expected = reference.adam(variables.start, variables.start.weight, settings)
+    variables.assert_equals(expected, settings, np.abs(variables.start.weight))
+
+
+def test_adam_inside_a_graph_runs_once_and_in_order(rng):
+    variables = Variables(rng, 30, 7)
+    x, active = tf.constant(floats(rng, 2, 7)), to_tf(reference.csr([[0, 4], [4, 9]]))
+
+    @tf.function
+    def train(step):
+        with tf.GradientTape() as tape:
+            before = ops.active_logits(x, ops.transpose(active, 30), variables.variables[0])
+        slices = tape.gradient(before, variables.variables[0])
+        arguments = variables.arguments(AdamSettings(1, 0.1))._replace(step=step)
+        ops.row_gradient_adam(arguments, ops.parts_of(slices))
+        after = ops.active_logits(x, ops.transpose(active, 30), variables.variables[0])
+        return before, after
+
+    before, after = train(tf.constant(1, tf.int64))
+    rows = reference.csr([[0, 4], [4, 9]])
+    start = reference.active_logits(x.numpy(), rows, variables.start.weight)
+    np.testing.assert_allclose(before, start, rtol=1e-4, atol=1e-5)
+    now = reference.active_logits(x.numpy(), rows, variables.state().weight)
+    np.testing.assert_allclose(after, now, rtol=1e-4, atol=1e-5)
+    assert (np.abs(after - before) > 1e-4).all()
+    changed = np.flatnonzero((variables.state().weight != variables.start.weight).any(1))
+    np.testing.assert_array_equal(changed, [0, 4, 9])

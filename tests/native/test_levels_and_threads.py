@@ -1,0 +1,184 @@
+"""All instruction sets are right, and the number of threads changes no bit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import reference
+from tests.native import run_ops
+from tests.native.common import assert_within, sim_hash_disagreements
+from tests.reference import UNIT_ROUNDOFF, Csr, Selection, sum_bound
+
+# In the order in which the library prefers them, with what /proc/cpuinfo must list for each.
+LEVELS = {
+    "avx512": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx2", "fma"},
+    "avx2": {"avx2", "fma"},
+    "portable": set(),
+}
+
+
+def processor_flags() -> set[str]:
+    """The instruction sets of this processor, as Linux lists them."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return set(flags.partition(":")[2].split())
+
+
+def best_level() -> str:
+    return next(level for level, needs in LEVELS.items() if needs <= processor_flags())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs, each made once: `runs(level, threads)`."""
+    folder, done = tmp_path_factory.mktemp("runs"), {}
+
+    def get(level, threads):
+        if (level, threads) not in done:
+            done[level, threads] = run_ops.run_in_process(folder, threads=threads, level=level)
+        return done[level, threads]
+
+    return get
+
+
+# The best level runs at several numbers of threads, the others at one of them.
+THREADS = {level: (1, 2, 4)[number % 3] for number, level in enumerate(LEVELS)}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_level_is_the_one_asked_for(runs, level):
+    results, stderr = runs(level, THREADS[level])
+    if LEVELS[level] <= processor_flags():
+        assert results["simd"] == level
+        assert "DSLIDE_SIMD" not in stderr
+    else:
+        assert results["simd"] == best_level()
+        assert f"DSLIDE_SIMD={level} asks for an instruction set" in stderr
+
+
+def test_without_a_wish_the_best_level_runs(runs):
+    results, stderr = runs("", 2)
+    assert results["simd"] == best_level()
+    assert "DSLIDE_SIMD" not in stderr
+
+
+def test_unknown_level_warns_and_falls_back(runs):
+    results, stderr = runs("avx1024", 4)
+    assert results["simd"] == best_level()
+    assert "DSLIDE_SIMD=avx1024 asks for an instruction set that is unknown" in stderr
+    assert f"using '{best_level()}'" in stderr
+
+
+def test_results_do_not_depend_on_the_number_of_threads(runs):
+    # The run without a wish has 2 threads, the one with an unknown level 4.
+    level = best_level()
+    one, four = runs(level, 1)[0], runs("avx1024", 4)[0]
+    two = runs("", 2)[0]
+    assert one["simd"] == two["simd"] == four["simd"] == level
+    for name, result in one.items():
+        for other in (two, four):
+            assert result.dtype == other[name].dtype
+            assert result.tobytes() == other[name].tobytes(), f"{name} differs"
+
+
+@pytest.fixture(params=LEVELS)
+def results(runs, request):
+    return runs(request.param, THREADS[request.param])[0]
+
+
+def test_hashes_at_each_level(results):
+    given = run_ops.inputs()
+    for vectors, codes in ((given["kernel"], "sim_codes"), (given["x"], "row_codes")):
+        parameters = results["sim_index"], results["sim_value"]
+        assert sim_hash_disagreements(results[codes], vectors, *parameters, run_ops.BITS) == 0
+    joined = reference.dwta_joined_codes(
+        given["kernel"][:300], results["dwta_index"], run_ops.TABLES
+    )
+    np.testing.assert_array_equal(results["dwta_codes"][:300], joined)
+    ptr, ids = reference.build_tables(results["sim_codes"], 2**run_ops.BITS)
+    np.testing.assert_array_equal(results["bucket_ptr"], ptr)
+    np.testing.assert_array_equal(results["neuron_ids"], ids)
+    selection = Selection(
+        Csr(results["whole_splits"], results["whole_ids"]), results["whole_offsets"]
+    )
+    votes = reference.bucket_votes(results["row_codes"], ptr, ids)
+    shared = given["shared"]
+    assert reference.selection_faults(selection, votes, given["labels"], shared, 300) == []
+
+
+def test_products_at_each_level(results):
+    given = run_ops.inputs()
+    x, kernel, bias, coef = (given[name] for name in ("x", "kernel", "bias", "coef"))
+    active, d, units = given["active"], run_ops.D, run_ops.UNITS
+    sizes = [np.abs(a) for a in (x, kernel, bias, coef)]
+    logits_bound = sum_bound(reference.active_logits(sizes[0], active, *sizes[1:3]), d + 1)
+    row_bound = sum_bound(
+        reference.csr_mat_mul(sizes[3], active, sizes[1]),
+        16 + np.diff(active.row_splits)[:, None],
+    )
+    counts = np.bincount(active.ids, minlength=units)
+    neuron_bound = sum_bound(
+        reference.row_gradient(sizes[0], sizes[3], active, units), counts[:, None]
+    )
+    products = reference.csr_mat_mul(coef, active, kernel)
+    by_kernel = reference.row_gradient(x, coef, active, units)
+    logits = reference.active_logits(x, active, kernel, bias)
+    assert_within(results["logits"], logits, logits_bound)
+    assert_within(results["logits_gradient_0"], products, row_bound)
+    assert_within(results["logits_gradient_1"], by_kernel, neuron_bound)
+    sums = reference.entry_sums(coef, active, units)
+    bound = sum_bound(reference.entry_sums(sizes[3], active, units), counts)
+    assert_within(results["logits_gradient_2"], sums, bound)
+    assert_within(results["y"], products, row_bound)
+    without_bias = reference.active_logits(x, active, kernel)
+    assert_within(results["y_gradient_0"], without_bias, logits_bound)
+    assert_within(results["y_gradient_1"], by_kernel, neuron_bound)
+
+
+def test_losses_at_each_level(results):
+    given = run_ops.inputs()
+    x, kernel, bias, active, labels = (
+        given[name] for name in ("x", "kernel", "bias", "active", "labels")
+    )
+    upstream = given["upstream"]
+    loss, by_logit = reference.softmax_crossentropy(results["logits"], active, labels)
+    np.testing.assert_allclose(results["loss"], loss, rtol=2e-6, atol=2e-6)
+    bound = (np.diff(active.row_splits) + 8)[active.entry_rows()] * UNIT_ROUNDOFF
+    scale = upstream[active.entry_rows()]
+    assert_within(results["loss_by_logits"], by_logit * scale, bound * np.abs(scale))
+
+    loss, gradients = reference.full_crossentropy(x, labels, kernel, bias, upstream)
+    np.testing.assert_allclose(results["full"], loss, rtol=1e-5, atol=1e-5)
+    for number, gradient in enumerate(gradients):
+        got = results[f"full_gradient_{number}"]
+        assert np.linalg.norm(got - gradient) <= 1e-5 * np.linalg.norm(gradient)
+
+
+def test_best_of_each_row_at_each_level(results):
+    given = run_ops.inputs()
+    ids, scores = reference.csr_top_k(results["logits"], given["active"], 7)
+    np.testing.assert_array_equal(results["csr_top_ids"], ids)
+    np.testing.assert_array_equal(results["csr_top_scores"], scores)
+    logits = reference.dense_logits(given["x"], given["kernel"], given["bias"])
+    best = -np.sort(-logits, axis=1)[:, :7]
+    np.testing.assert_allclose(results["top_scores"], best, rtol=1e-5)
+    chosen = np.take_along_axis(logits, results["top_ids"], 1)
+    np.testing.assert_allclose(chosen, best, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dense_adam", "row_adam", "fused_adam"])
+def test_adam_at_each_level(results, name):
+    given, settings = run_ops.inputs(), run_ops.ADAM
+    if name == "dense_adam":
+        expected = reference.adam(given["state"], given["gradient"], settings)
+    else:
+        rows, gradient = given["repeated_rows"], given["row_gradient"]
+        if name == "fused_adam":
+            rows = np.unique(given["active"].ids)
+            gradient = reference.row_gradient(
+                given["x"], given["coef"], given["active"], run_ops.UNITS
+            )[rows]
+        expected = reference.row_adam(run_ops.kernel_state(), rows, gradient, settings)
+    for number, array in enumerate(expected):
+        np.testing.assert_allclose(results[f"{name}_{number}"], array, rtol=1e-5, atol=1e-6)
