@@ -1,0 +1,48 @@
+# `make demo` and `make test` set up all that they need in .venv and then do their work.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+NATIVE := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name '*.inc')
+SOURCES := $(shell git ls-files '*.py')
+CPP_SOURCES := $(shell git ls-files 'custom_ops/*.cc' 'custom_ops/*.h' 'tests/*.cc')
+
+.PHONY: setup demo test check format bench clean
+
+setup: $(STAMP)
+
+$(VENV)/.packages: pyproject.toml setup.py constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; name a Python 3.11 or newer: make PYTHON=python3 ..." >&2; exit 1; }
+	@command -v $${CXX:-g++} >/dev/null || { echo "make: no C++ compiler ($${CXX:-g++}); on Debian and Ubuntu: apt-get install g++" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "make: python's venv module is missing; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip setuptools wheel
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt tensorflow-cpu
+	touch $@
+
+$(STAMP): $(VENV)/.packages $(NATIVE)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev,demo]'
+	touch $@
+
+demo: setup
+	$(BIN)/python examples/places.py
+
+test: setup
+	$(BIN)/python -m pytest -q tests
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP_SOURCES)
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_SOURCES)
+
+bench: setup
+	$(BIN)/python benchmarks/step_time.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info tf_dslide/*.so tf_dslide/_build_info.json
