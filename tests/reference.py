@@ -101,7 +101,7 @@ def dwta_bin_codes(x: Array, index: Array) -> Array:
 def dwta_joined_codes(x: Array, index: Array, tables: int) -> Array:
     """The bins' codes of a table put side by side, the first bin highest, `(n, tables)`."""
     bits = int(index.shape[1]).bit_length() - 1
-    bins = dwta_bin_codes(x, index).reshape(len(x), tables, -1)
+    bins = dwta_bin_codes(x, index).reshape(len(x), tables, len(index) // tables)
     joined = np.zeros(bins.shape[:2], np.int64)
     for k in range(bins.shape[2]):
         joined = joined << bits | bins[:, :, k]

@@ -1,0 +1,219 @@
+"""Random small problems, edge cases among them: no rows, empty rows, one unit, zeros, NaN."""
+
+import math
+
+import hypothesis
+import numpy as np
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from tests import reference
+from tests.native.common import assert_within, lists, slices_to_dense, to_tf
+from tests.reference import AdamSettings, AdamState, csr, sum_bound
+from tf_dslide._native import ops
+
+# No deadline: the first call of an op pays for its set-up.
+settings = hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+
+# Values whose products float32 adds up exactly, and often 0.
+exact = st.integers(-8, 8).map(lambda i: i / 8) | st.just(0.0)
+
+
+@st.composite
+def id_lists(draw, units, most_rows=5):
+    """Rows of distinct ascending ids."""
+    row = st.sets(st.integers(0, units - 1), max_size=min(units, 12)).map(sorted)
+    return draw(st.lists(row, max_size=most_rows))
+
+
+@st.composite
+def arrays(draw, *shape):
+    size = math.prod(shape)
+    values = draw(st.lists(exact, min_size=size, max_size=size) | st.just([0.0] * size))
+    return np.asarray(values, np.float32).reshape(shape)
+
+
+@st.composite
+def problems(draw):
+    """x, kernel, bias, an active set and labels within it."""
+    units, d = draw(st.integers(1, 80)), draw(st.integers(1, 10))
+    active = csr(draw(id_lists(units)))
+    labels = [
+        sorted(draw(st.sets(st.sampled_from(row), max_size=4))) if row else []
+        for row in reference.to_lists(active)
+    ]
+    x, kernel = draw(arrays(active.rows, d)), draw(arrays(units, d))
+    return x, kernel, draw(arrays(units)), active, csr(labels)
+
+
+@settings
+@hypothesis.given(
+    st.integers(1, 9).flatmap(
+        lambda units: st.tuples(
+            st.just(units), st.lists(st.lists(st.integers(-1, units - 1), max_size=9), max_size=5)
+        )
+    )
+)
+def test_labels_with_padding_and_repetition(case):
+    units, rows = case
+    splits = np.cumsum([0, *map(len, rows)])
+    values = np.asarray([label for row in rows for label in row], np.int64)
+    got = ops.canonical_labels(tf.constant(splits, tf.int64), tf.constant(values), units)
+    assert lists(got) == reference.to_lists(reference.canonical_labels(rows, units))
+
+
+@settings
+@hypothesis.given(problems())
+def test_transposing_twice_changes_nothing(problem):
+    _, kernel, _, active, _ = problem
+    view = ops.transpose(to_tf(active), len(kernel))
+    for got, expected in zip(view, reference.transpose(active), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    # Rows of neurons, seen from the samples, are the active set again.
+    backwards = ops.transpose(ops.Csr(view.neuron_splits, view.entry_row), max(1, active.rows))
+    neurons = np.repeat(view.neurons, np.diff(view.neuron_splits))
+    np.testing.assert_array_equal(neurons[backwards.entry_index], active.ids)
+
+
+@settings
+@hypothesis.given(problems())
+def test_training_pass(problem):
+    x, kernel, bias, active, labels = problem
+    units, d = kernel.shape
+    kernel_variable, bias_variable, inputs = tf.Variable(kernel), tf.Variable(bias), tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        view = ops.transpose(to_tf(active), units)
+        logits = ops.active_logits(inputs, view, kernel_variable, bias_variable)
+        loss = ops.softmax_crossentropy(logits, to_tf(active), to_tf(labels))
+    by_x, by_kernel, by_bias = tape.gradient(loss, [inputs, kernel_variable, bias_variable])
+
+    expected_logits = reference.active_logits(x, active, kernel, bias)
+    np.testing.assert_array_equal(logits, expected_logits)
+    expected, by_logit = reference.softmax_crossentropy(expected_logits, active, labels)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6, atol=1e-6)
+    bound = sum_bound(4, d + len(active.ids))
+    assert_within(by_x, reference.csr_mat_mul(by_logit, active, kernel), bound)
+    expected = reference.row_gradient(x, by_logit, active, units)
+    assert_within(slices_to_dense(by_kernel, (units, d)), expected, bound)
+    expected = reference.entry_sums(by_logit, active, units)
+    assert_within(slices_to_dense(by_bias, (units,)), expected, bound)
+
+
+@settings
+@hypothesis.given(problems(), st.integers(1, 80))
+def test_evaluation_pass(problem, k):
+    x, kernel, bias, _, labels = problem
+    k = min(k, len(kernel))
+    variables = tf.Variable(kernel), tf.Variable(bias)
+    upstream = np.ones(len(x), np.float32)
+    expected, _ = reference.full_crossentropy(x, labels, kernel, bias, upstream)
+    loss = ops.full_crossentropy(tf.constant(x), to_tf(labels), *variables)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6, atol=1e-6)
+    ids, scores = ops.top_k(tf.constant(x), *variables, k)
+    logits = reference.dense_logits(x, kernel, bias)
+    wanted = np.argsort(-logits, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(ids, wanted)
+    np.testing.assert_array_equal(scores, np.take_along_axis(logits, wanted, 1))
+
+
+@settings
+@hypothesis.given(problems(), st.data())
+def test_hash_tables(problem, data):
+    x, kernel, _, active, labels = problem
+    units, d = kernel.shape
+    bits, tables = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
+    nonzeros = data.draw(st.integers(1, d))
+    parameters = ops.sim_hash_parameters(data.draw(st.integers(-9, 9)), d, bits * tables, nonzeros)
+    neuron_codes = ops.sim_hash_codes(kernel, *parameters, bits, tables).numpy()
+    codes = ops.sim_hash_codes(x, *parameters, bits, tables).numpy()
+    assert codes.shape == (len(x), tables)
+    np.testing.assert_array_equal(codes[~x.any(1)], 0)
+    ptr, ids = ops.build_tables(neuron_codes, 2**bits)
+    expected = reference.build_tables(neuron_codes, 2**bits)
+    np.testing.assert_array_equal(ptr, expected[0])
+    np.testing.assert_array_equal(ids, expected[1])
+
+    shared = np.asarray(sorted(data.draw(st.sets(st.integers(0, units - 1)))), np.int32)
+    hashed = data.draw(st.integers(0, units + 2))
+    selected, offsets = ops.select_from_tables(
+        codes,
+        ptr,
+        ids,
+        to_tf(labels),
+        tf.constant(shared),
+        tf.constant(1, tf.int64),
+        hashed=hashed,
+        bucket_size=1000,
+        seed=1,
+    )
+    votes = reference.bucket_votes(codes, *expected)
+    selection = reference.Selection(
+        reference.Csr(selected.row_splits.numpy(), selected.ids.numpy()), offsets.numpy()
+    )
+    assert reference.selection_faults(selection, votes, labels, shared, hashed) == []
+
+
+@settings
+@hypothesis.given(problems(), st.data())
+def test_dwta_of_sparse_vectors(problem, data):
+    x, _, _, _, _ = problem
+    bin_size = data.draw(st.sampled_from([size for size in (1, 2, 4, 8) if size <= x.shape[1]]))
+    bins, tables = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    index = ops.dwta_parameters(3, x.shape[1], bins * tables, bin_size)
+    codes = ops.dwta_codes(x, index, tables, 12)
+    expected = reference.dwta_joined_codes(x, index.numpy(), tables)
+    np.testing.assert_array_equal(codes, expected)
+
+
+@settings
+@hypothesis.given(problems(), st.data())
+def test_nan_is_named_or_stays_nan(problem, data):
+    x, kernel, bias, active, labels = problem
+    hypothesis.assume(x.size)
+    row = data.draw(st.integers(0, len(x) - 1))
+    x[row, data.draw(st.integers(0, x.shape[1] - 1))] = np.nan
+    variables = tf.Variable(kernel), tf.Variable(bias)
+    parameters = ops.sim_hash_parameters(1, x.shape[1], 4, 1)
+    for call in (
+        lambda: ops.full_crossentropy(tf.constant(x), to_tf(labels), *variables),
+        lambda: ops.top_k(tf.constant(x), *variables, 1),
+        lambda: ops.sim_hash_codes(x, *parameters, 2, 2),
+        lambda: ops.dwta_codes(x, ops.dwta_parameters(1, x.shape[1], 4, 1), 2, 2),
+    ):
+        try:
+            call()
+        except tf.errors.InvalidArgumentError as error:
+            assert f"row {row} holds nan" in str(error)  # noqa: PT017
+        else:
+            raise AssertionError("NaN went through")
+    # A training step does not look for NaN, but shows it: in its row, and in no other.
+    logits = ops.active_logits(tf.constant(x), ops.transpose(to_tf(active), len(kernel)), *variables)
+    loss = ops.softmax_crossentropy(logits, to_tf(active), to_tf(labels)).numpy()
+    has_labels = np.diff(labels.row_splits) > 0
+    is_row = np.arange(len(x)) == row
+    np.testing.assert_array_equal(np.isnan(loss), is_row & has_labels)
+
+
+@settings
+@hypothesis.given(st.data())
+def test_adam_with_repeated_rows(data):
+    units, d = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 10))
+    rows = np.asarray(data.draw(st.lists(st.integers(0, units - 1), max_size=9)), np.int32)
+    gradient = data.draw(arrays(len(rows), d))
+    start = AdamState(data.draw(arrays(units, d)), *np.zeros((2, units, d), np.float32))
+    variables = [tf.Variable(a) for a in start]
+    step = AdamSettings(1, 0.5)
+    arguments = ops.AdamArguments(
+        *map(ops.handle, variables),
+        tf.constant(step.step, tf.int64),
+        tf.constant(step.learning_rate),
+        tf.constant(step.weight_decay),
+        step.beta_1,
+        step.beta_2,
+        step.epsilon,
+    )
+    ops.row_adam(arguments, tf.constant(rows), tf.constant(gradient))
+    expected = reference.row_adam(start, rows, gradient, step)
+    for got, wanted in zip(variables, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)

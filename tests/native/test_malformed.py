@@ -1,0 +1,572 @@
+"""Every op called by hand with inputs that do not fit: an error each time, never a crash.
+
+The cases go to the raw ops, past the Python functions that would make such inputs impossible.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_dslide._native.loader import load
+
+RAW = load()
+ROWS, UNITS, D, NNZ = 3, 6, 4, 5
+
+
+def int32(*values):
+    return tf.constant(values, tf.int32)
+
+
+def int64(*values):
+    return tf.constant(values, tf.int64)
+
+
+def variable(*shape, dtype=tf.float32):
+    return tf.Variable(tf.ones(shape, dtype))
+
+
+X = tf.ones([ROWS, D])
+ACTIVE = {"row_splits": int64(0, 2, 2, 5), "ids": int32(1, 4, 0, 1, 5)}
+LABELS = {"label_splits": int64(0, 1, 1, 3), "label_ids": int32(4, 0, 5)}
+VIEW = {
+    "neurons": int32(0, 1, 4, 5),
+    "neuron_splits": int64(0, 1, 3, 4, 5),
+    "entry_row": int32(2, 0, 2, 0, 2),
+    "entry_index": int32(2, 0, 3, 1, 4),
+}
+# Two tables of two buckets; sample r has the codes CODES[r].
+CODES = tf.constant([[0, 1], [1, 1], [0, 0]])
+TABLES = {
+    "bucket_ptr": tf.constant([[0, 4, 6], [0, 1, 6]]),
+    "neuron_ids": tf.constant([[0, 1, 2, 5, 3, 4], [3, 0, 1, 2, 4, 5]]),
+}
+SELECT = {"hashed": 3, "bucket_size": 4, "seed": 1}
+COEF = tf.ones([NNZ])
+BETAS = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
+
+
+def adam(**more):
+    variables = {name: variable(UNITS, D) for name in ("weight", "momentum", "velocity")}
+    numbers = {"step": int64(1)[0], "learning_rate": 0.1, "weight_decay": 0.0}
+    return variables | numbers | BETAS | more
+
+
+def layer(**more):
+    return {"kernel": variable(UNITS, D), "bias": [variable(UNITS)]} | more
+
+
+# A sound call of each op; variables are made anew for each test.
+SOUND = {
+    "sim_hash_parameters": lambda: {"seed": 1, "dim": D, "projections": 4, "nonzeros": 2},
+    "sim_hash_codes": lambda: {
+        "x": X,
+        "index": tf.constant([[0, 1], [2, 3], [0, 3], [1, 2]]),
+        "value": tf.ones([4, 2]),
+        "bits": 2,
+        "tables": 2,
+    },
+    "dwta_parameters": lambda: {"seed": 1, "dim": D, "bins": 4, "bin_size": 2},
+    "dwta_codes": lambda: {
+        "x": X,
+        "index": tf.constant([[0, 1], [2, 3], [0, 3], [1, 2]]),
+        "tables": 2,
+        "address_bits": 2,
+    },
+    "build_tables": lambda: {"codes": CODES, "buckets": 2},
+    "select_from_tables": lambda: {
+        "codes": CODES,
+        **TABLES,
+        **LABELS,
+        "shared": int32(2, 3),
+        "step": int64(1)[0],
+        **SELECT,
+    },
+    "sample_neurons": lambda: {
+        "step": int64(1)[0],
+        "units": UNITS,
+        "count": 2,
+        "distribution": "uniform",
+        "seed": 1,
+    },
+    "union_with_labels": lambda: {"shared": int32(2, 3), **LABELS},
+    "canonical_labels": lambda: {
+        "row_splits": int64(0, 2, 3),
+        "values": int64(5, -1, 0),
+        "units": UNITS,
+    },
+    "csr_from_sparse": lambda: {
+        "indices": int64([0, 1], [2, 0], [2, 5]),
+        "values": tf.ones([3]),
+        "dense_shape": int64(ROWS, UNITS),
+        "columns": UNITS,
+    },
+    "transpose": lambda: {**ACTIVE, "units": UNITS},
+    "active_logits": lambda: {"x": X, **VIEW, **layer()},
+    "csr_mat_mul": lambda: {"coef": COEF, **ACTIVE, "kernel": variable(UNITS, D), "columns": UNITS},
+    "csr_mat_mul_by_neuron": lambda: {
+        "coef": COEF,
+        **VIEW,
+        "like": X,
+        "kernel": variable(UNITS, D),
+    },
+    "row_gradient": lambda: {"x": X, "coef": COEF, **VIEW},
+    "entry_sums": lambda: {
+        "coef": COEF,
+        "neuron_splits": VIEW["neuron_splits"],
+        "entry_index": VIEW["entry_index"],
+    },
+    "softmax_crossentropy": lambda: {"logits": COEF, **ACTIVE, **LABELS},
+    "scale_rows": lambda: {
+        "values": COEF,
+        "row_splits": ACTIVE["row_splits"],
+        "scale": tf.ones([ROWS]),
+    },
+    "csr_top_k": lambda: {"logits": COEF, **ACTIVE, "k": 2},
+    "top_k": lambda: {"x": X, **layer(), "k": 2},
+    "full_crossentropy": lambda: {"x": X, **LABELS, **layer()},
+    "full_crossentropy_gradient": lambda: {
+        "x": X,
+        **LABELS,
+        "top": tf.ones([ROWS]),
+        "log_sum": tf.ones([ROWS]),
+        "upstream": tf.ones([ROWS]),
+        **layer(),
+    },
+    "dense_adam": lambda: adam(gradient=tf.ones([UNITS, D])),
+    "row_adam": lambda: adam(rows=int32(4, 1), gradient=tf.ones([2, D])),
+    "row_gradient_adam": lambda: adam(x=X, coef=COEF, **VIEW),
+}
+ADAM_OPS = ("dense_adam", "row_adam", "row_gradient_adam")
+
+
+def handles(value):
+    """Variables, alone or in a list, as the raw ops want them."""
+    if isinstance(value, list):
+        return [handles(v) for v in value]
+    return value.handle if isinstance(value, tf.Variable) else value
+
+
+def call(op, arguments):
+    return getattr(RAW, f"dslide_{op}")(**{k: handles(v) for k, v in arguments.items()})
+
+
+def assert_refused(op, **changes):
+    """The sound call with some arguments changed gives an error, and no variable is changed."""
+    arguments = SOUND[op]() | changes
+    variables = [v for v in arguments.values() if isinstance(v, tf.Variable)]
+    floats = [v for v in variables if v.dtype == tf.float32]
+    before = [v.numpy() for v in floats]
+    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)) as error:
+        call(op, arguments)
+    for v, value in zip(floats, before, strict=True):
+        np.testing.assert_array_equal(v, value)
+    return str(error.value)
+
+
+def test_every_op_is_here():
+    names = {
+        name.removeprefix("dslide_")
+        for name in dir(RAW)
+        if name.startswith("dslide_") and not name.endswith("_eager_fallback")
+    }
+    assert names == set(SOUND)
+
+
+@pytest.mark.parametrize("op", SOUND)
+def test_the_sound_calls_run(op):
+    call(op, SOUND[op]())
+
+
+# Ranks. A gradient may have any shape of the right size.
+RANKS = [
+    (op, name)
+    for op, make in SOUND.items()
+    for name, value in make().items()
+    if isinstance(value, tf.Tensor) and (name, op in ADAM_OPS) != ("gradient", True)
+]
+
+
+@pytest.mark.parametrize(("op", "name"), RANKS)
+def test_wrong_ranks(op, name):
+    value = SOUND[op]()[name]
+    assert_refused(op, **{name: value[None]})
+    if value.shape.rank:
+        assert_refused(op, **{name: value[0]})
+
+
+@pytest.mark.parametrize("op", ADAM_OPS)
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay"])
+def test_wrong_ranks_of_adam_numbers(op, name):
+    assert_refused(op, **{name: tf.constant([0.1])})
+
+
+# Lists of ids.
+LISTS = [
+    ("select_from_tables", "label_splits", "label_ids", UNITS, True),
+    ("union_with_labels", "label_splits", "label_ids", None, True),
+    ("transpose", "row_splits", "ids", UNITS, False),
+    ("csr_mat_mul", "row_splits", "ids", UNITS, False),
+    ("softmax_crossentropy", "row_splits", "ids", None, True),
+    ("softmax_crossentropy", "label_splits", "label_ids", None, True),
+    ("scale_rows", "row_splits", None, None, False),
+    ("csr_top_k", "row_splits", "ids", None, True),
+    ("full_crossentropy", "label_splits", "label_ids", UNITS, True),
+    ("full_crossentropy_gradient", "label_splits", "label_ids", UNITS, True),
+    ("canonical_labels", "row_splits", None, None, False),
+]
+lists_case = pytest.mark.parametrize(
+    ("op", "splits", "ids", "units", "strictly"), LISTS, ids=lambda value: str(value)
+)
+
+
+@lists_case
+def test_wrong_splits(op, splits, ids, units, strictly):
+    sound = SOUND[op]()[splits].numpy()
+    changes = {
+        "fall": [0, sound[2] + 1, sound[2], *sound[3:]],
+        "begin": [1, *sound[1:]],
+        "begin below 0": [-1, *sound[1:]],
+        "end early": [*sound[:-1], sound[-1] - 1],
+        "end late": [*sound[:-1], sound[-1] + 1],
+        "rise and fall far": [0, 2**40, *sound[2:]],
+        "fall below 0": [0, -(2**62), *sound[2:]],
+        "one number": [sound[-1]],
+        "none": [],
+    }
+    for number, values in changes.items():
+        assert assert_refused(op, **{splits: int64(*values)}), number
+
+
+@lists_case
+def test_wrong_ids(op, splits, ids, units, strictly):
+    if ids is None:
+        return
+    last = 5  # of the last row of both lists, after a smaller id
+    sound = SOUND[op]()[ids].numpy()
+    assert sound[-1] == last
+    for wrong in (-1, -(2**31), *(() if units is None else (units, 2**31 - 1))):
+        message = assert_refused(op, **{ids: int32(*sound[:-1], wrong)})
+        assert str(wrong) in message
+        assert_refused(op, **{ids: int32(wrong, *sound[1:])})
+    assert_refused(op, **{ids: int32(*sound[:-2], 5, 0)})
+    if strictly:
+        assert_refused(op, **{ids: int32(*sound[:-2], 5, 5)})
+    assert_refused(op, **{ids: int32(*sound, 5)})
+    assert_refused(op, **{ids: int32(*sound[:-1])})
+
+
+# Active sets seen by neuron.
+VIEWED = ("active_logits", "csr_mat_mul_by_neuron", "row_gradient", "row_gradient_adam")
+viewed_case = pytest.mark.parametrize("op", VIEWED)
+
+
+@viewed_case
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("neurons", (1, 0, 4, 5)),
+        ("neurons", (0, 0, 4, 5)),
+        ("neurons", (-1, 1, 4, 5)),
+        ("neurons", (0, 1, 4, 2**31 - 1)),
+        ("neurons", (0, 1, 4)),
+        ("neurons", (0, 1, 2, 4, 5)),
+        ("neurons", ()),
+        ("neuron_splits", (0, 3, 1, 4, 5)),
+        ("neuron_splits", (1, 1, 3, 4, 5)),
+        ("neuron_splits", (0, 1, 3, 4, 4)),
+        ("neuron_splits", (0, 1, 3, 4, 6)),
+        ("neuron_splits", (0, 2**40, 3, 4, 5)),
+        ("neuron_splits", (0, -(2**62), 3, 4, 5)),
+        ("neuron_splits", (0, 1, 3, 5)),
+        ("neuron_splits", ()),
+        ("entry_row", (2, 0, ROWS, 0, 2)),
+        ("entry_row", (2, 0, -1, 0, 2)),
+        ("entry_row", (2, 0, 2, 0)),
+        ("entry_index", (2, 0, NNZ, 1, 4)),
+        ("entry_index", (2, 0, -1, 1, 4)),
+        ("entry_index", (2, 0, 3, 1, 4, 0)),
+    ],
+)
+def test_wrong_views(op, name, values):
+    make = int64 if name == "neuron_splits" else int32
+    assert_refused(op, **{name: make(*values)})
+
+
+@pytest.mark.parametrize("op", ["active_logits", "csr_mat_mul_by_neuron", "row_gradient_adam"])
+def test_neurons_beyond_the_kernel(op):
+    assert_refused(op, neurons=int32(0, 1, 4, UNITS))
+
+
+def test_two_entries_in_one_place():
+    # Some logits would never be written.
+    assert_refused("active_logits", entry_index=int32(2, 0, 3, 0, 4))
+
+
+@pytest.mark.parametrize("op", ["csr_mat_mul", "csr_mat_mul_by_neuron", "row_gradient"])
+@pytest.mark.parametrize("length", [0, NNZ - 1, NNZ + 1])
+def test_wrong_number_of_coefficients(op, length):
+    assert_refused(op, coef=tf.ones([length]))
+
+
+@pytest.mark.parametrize(
+    ("op", "changes"),
+    [
+        ("row_gradient_adam", {"coef": tf.ones([NNZ - 1])}),
+        ("row_gradient_adam", {"x": tf.ones([ROWS, D + 1])}),
+        ("row_gradient_adam", {"x": tf.ones([ROWS - 1, D])}),
+        ("row_gradient", {"x": tf.ones([ROWS - 1, D])}),
+        ("active_logits", {"x": tf.ones([ROWS, D + 1])}),
+        ("active_logits", {"x": tf.ones([ROWS - 1, D])}),
+        ("csr_mat_mul", {"columns": UNITS + 1}),
+        ("csr_mat_mul", {"columns": UNITS - 1}),
+        ("csr_mat_mul_by_neuron", {"like": tf.ones([ROWS, D + 1])}),
+        ("csr_mat_mul_by_neuron", {"like": tf.ones([ROWS - 1, D])}),
+        ("entry_sums", {"coef": tf.ones([NNZ - 1])}),
+        ("entry_sums", {"neuron_splits": int64(0, 3, 1, 4, 5)}),
+        ("entry_sums", {"neuron_splits": int64(0, 1, 3, 4, 6)}),
+        ("entry_sums", {"entry_index": int32(2, 0, NNZ, 1, 4)}),
+        ("entry_sums", {"entry_index": int32(2, 0, -1, 1, 4)}),
+        ("softmax_crossentropy", {"logits": tf.ones([NNZ + 1])}),
+        ("softmax_crossentropy", {"label_splits": int64(0, 1, 3)}),
+        ("softmax_crossentropy", {"label_ids": int32(3, 0, 5)}),
+        ("scale_rows", {"scale": tf.ones([ROWS + 1])}),
+        ("scale_rows", {"values": tf.ones([NNZ + 1])}),
+        ("csr_top_k", {"logits": tf.ones([NNZ - 1])}),
+        ("csr_top_k", {"k": 2**63 - 1}),
+        ("csr_top_k", {"k": 2**40}),
+        ("top_k", {"k": UNITS + 1}),
+        ("top_k", {"k": 2**63 - 1}),
+        ("top_k", {"x": tf.ones([ROWS, D + 1])}),
+        ("full_crossentropy", {"x": tf.ones([ROWS, D + 1])}),
+        ("full_crossentropy", {"x": tf.ones([ROWS + 1, D])}),
+        ("full_crossentropy_gradient", {"x": tf.ones([ROWS + 1, D])}),
+        ("full_crossentropy_gradient", {"top": tf.ones([ROWS + 1])}),
+        ("full_crossentropy_gradient", {"log_sum": tf.ones([ROWS + 1])}),
+        ("full_crossentropy_gradient", {"upstream": tf.ones([ROWS - 1])}),
+        ("dense_adam", {"gradient": tf.ones([UNITS, D + 1])}),
+        ("dense_adam", {"gradient": tf.ones([0])}),
+        ("row_adam", {"gradient": tf.ones([2, D + 1])}),
+        ("row_adam", {"gradient": tf.ones([3, D])}),
+        ("row_adam", {"rows": int32(4, UNITS)}),
+        ("row_adam", {"rows": int32(4, -1)}),
+        ("row_adam", {"rows": int32(-1, 4)}),
+        ("row_adam", {"rows": int32(4, 4, UNITS), "gradient": tf.ones([3, D])}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_sizes_that_do_not_match(op, changes):
+    assert_refused(op, **changes)
+
+
+# Hashing.
+@pytest.mark.parametrize(
+    ("op", "changes"),
+    [
+        ("sim_hash_parameters", {"nonzeros": D + 1}),
+        ("sim_hash_parameters", {"dim": 2**50}),
+        ("sim_hash_parameters", {"dim": 2**40, "projections": 2**40, "nonzeros": 2**40}),
+        ("dwta_parameters", {"bin_size": D + 1}),
+        ("dwta_parameters", {"dim": 2**50}),
+        ("dwta_parameters", {"bins": 2**62}),
+        ("sim_hash_codes", {"tables": 3}),
+        ("sim_hash_codes", {"bits": 31, "tables": 1}),
+        ("sim_hash_codes", {"bits": 2**40, "tables": 2**40}),
+        ("sim_hash_codes", {"value": tf.ones([4, 3])}),
+        ("sim_hash_codes", {"index": tf.fill([4, 2], D)}),
+        ("sim_hash_codes", {"index": tf.fill([4, 2], -1)}),
+        ("sim_hash_codes", {"x": tf.ones([ROWS, D - 1])}),
+        ("sim_hash_codes", {"index": tf.zeros([4, 0], tf.int32), "value": tf.zeros([4, 0])}),
+        ("dwta_codes", {"tables": 3}),
+        ("dwta_codes", {"tables": 2**62}),
+        ("dwta_codes", {"address_bits": 31}),
+        ("dwta_codes", {"index": tf.fill([4, 2], D)}),
+        ("dwta_codes", {"index": tf.fill([4, 2], -1)}),
+        ("dwta_codes", {"index": tf.zeros([4, 3], tf.int32)}),
+        ("dwta_codes", {"index": tf.zeros([4, 0], tf.int32)}),
+        ("dwta_codes", {"index": tf.zeros([0, 2], tf.int32)}),
+        ("dwta_codes", {"index": tf.zeros([124, 2], tf.int32)}),
+        ("dwta_codes", {"x": tf.ones([ROWS, D - 1])}),
+        ("build_tables", {"buckets": 1}),
+        ("build_tables", {"codes": CODES - 1}),
+        ("build_tables", {"buckets": 2**62}),
+        ("build_tables", {"buckets": 2**63 - 1}),
+        ("select_from_tables", {"codes": CODES + 1}),
+        ("select_from_tables", {"codes": CODES - 1}),
+        ("select_from_tables", {"codes": CODES[:2]}),
+        ("select_from_tables", {"codes": CODES[:, :1]}),
+        ("select_from_tables", {"bucket_ptr": TABLES["bucket_ptr"][:1]}),
+        ("select_from_tables", {"bucket_ptr": TABLES["bucket_ptr"][:, :0]}),
+        ("select_from_tables", {"bucket_ptr": tf.constant([[0, 4, 7], [0, 1, 6]])}),
+        ("select_from_tables", {"bucket_ptr": tf.constant([[0, 4, 6], [0, 7, 6]])}),
+        ("select_from_tables", {"bucket_ptr": tf.constant([[0, -4, 6], [0, 1, 6]])}),
+        ("select_from_tables", {"bucket_ptr": tf.constant([[1, 4, 6], [0, 1, 6]])}),
+        ("select_from_tables", {"bucket_ptr": tf.constant([[0, 2**30, 2**31 - 1]] * 2)}),
+        ("select_from_tables", {"neuron_ids": TABLES["neuron_ids"] + 1}),
+        ("select_from_tables", {"neuron_ids": TABLES["neuron_ids"] - 1}),
+        ("select_from_tables", {"neuron_ids": TABLES["neuron_ids"] + 10**9}),
+        ("select_from_tables", {"neuron_ids": tf.zeros([2, 6], tf.int32)}),
+        ("select_from_tables", {"neuron_ids": TABLES["neuron_ids"][:1]}),
+        ("select_from_tables", {"neuron_ids": TABLES["neuron_ids"][:, :5]}),
+        ("select_from_tables", {"shared": int32(3, 2)}),
+        ("select_from_tables", {"shared": int32(3, UNITS)}),
+        ("select_from_tables", {"shared": int32(-1, 3)}),
+        ("sample_neurons", {"units": 2**32}),
+        ("sample_neurons", {"units": 2**55}),
+        ("sample_neurons", {"distribution": "normal"}),
+        ("sample_neurons", {"count": -1}),
+        ("transpose", {"units": 2**60}),
+        ("transpose", {"units": 2**32}),
+        ("union_with_labels", {"shared": int32(3, 2)}),
+        ("union_with_labels", {"shared": int32(3, 3)}),
+        ("union_with_labels", {"shared": int32(-1, 3)}),
+        ("canonical_labels", {"units": 2**33, "values": int64(5, -1, 2**32)}),
+        ("csr_from_sparse", {"columns": 2**33, "indices": int64([0, 1], [2, 0], [2, 2**32])}),
+        ("csr_from_sparse", {"dense_shape": int64(2**63 - 1, UNITS)}),
+        ("csr_from_sparse", {"dense_shape": int64(2**62, UNITS)}),
+        ("csr_from_sparse", {"dense_shape": int64(-1, UNITS)}),
+        ("csr_from_sparse", {"dense_shape": int64(ROWS)}),
+        ("csr_from_sparse", {"dense_shape": int64(ROWS, UNITS, 1)}),
+        ("csr_from_sparse", {"indices": int64([0], [1], [2])}),
+        ("csr_from_sparse", {"values": tf.ones([2])}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_hashing_and_active_sets(op, changes):
+    assert_refused(op, **changes)
+
+
+def test_a_neuron_many_times_in_one_bucket():
+    # More often than a counter of votes holds.
+    units = 70_000
+    for tables in (1, 300):
+        assert_refused(
+            "select_from_tables",
+            codes=tf.zeros([ROWS, tables], tf.int32),
+            bucket_ptr=tf.constant([[0, units]] * tables),
+            neuron_ids=tf.fill([tables, units], 7),
+            bucket_size=units,
+        )
+
+
+# Variables.
+def uninitialized():
+    return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[UNITS, D], shared_name="never_assigned")
+
+
+@functools.cache
+def hash_table():
+    return tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+
+
+VARIABLES = [
+    (op, name)
+    for op, make in SOUND.items()
+    for name, value in make().items()
+    if isinstance(value, tf.Variable)
+]
+
+
+@pytest.mark.parametrize(("op", "name"), VARIABLES)
+def test_wrong_variables(op, name):
+    shapes = [(UNITS,), (UNITS, D, 1), (UNITS, D + 1), (UNITS - 2, D), (0, D)]
+    if op == "csr_mat_mul":
+        shapes.remove((UNITS, D + 1))  # a product of another width
+    for shape in shapes:
+        assert_refused(op, **{name: variable(*shape)})
+    assert_refused(op, **{name: variable(UNITS, D, dtype=tf.float64)})
+    assert_refused(op, **{name: variable(UNITS, D, dtype=tf.int32)})
+    with pytest.raises((tf.errors.NotFoundError, tf.errors.FailedPreconditionError)):
+        call(op, SOUND[op]() | {name: uninitialized()})
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        call(op, SOUND[op]() | {name: hash_table().resource_handle})
+
+
+BIASED = ("active_logits", "top_k", "full_crossentropy", "full_crossentropy_gradient")
+
+
+@pytest.mark.parametrize("op", BIASED)
+def test_wrong_biases(op):
+    for bias in (
+        [variable(UNITS + 1)],
+        [variable(0)],
+        [variable(UNITS, dtype=tf.float64)],
+        [variable(UNITS), variable(UNITS)],
+    ):
+        assert_refused(op, bias=bias)
+    both = variable(UNITS, D)
+    assert_refused(op, kernel=both, bias=[both])
+
+
+@pytest.mark.parametrize("op", ADAM_OPS)
+@pytest.mark.parametrize("names", [("weight", "momentum"), ("momentum", "velocity")])
+def test_one_variable_twice(op, names):
+    both = variable(UNITS, D)
+    message = assert_refused(op, **dict.fromkeys(names, both))
+    assert "twice" in message
+
+
+@pytest.mark.parametrize("op", ADAM_OPS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": int64(0)[0]},
+        {"step": int64(-3)[0]},
+        {"beta_1": 1.0},
+        {"beta_1": -0.1},
+        {"beta_2": 1.0},
+        {"beta_2": 1.5},
+        {"beta_2": float("nan")},
+        {"epsilon": -1.0},
+    ],
+    ids=str,
+)
+def test_adam_settings_that_make_nan(op, changes):
+    assert_refused(op, **changes)
+
+
+# What TensorFlow is told about shapes when it builds a graph.
+def trace(op, *, known):
+    """The op's static output shapes, with the sizes of its inputs known or not."""
+    arguments = SOUND[op]()
+    tensors = {k: v for k, v in arguments.items() if isinstance(v, tf.Tensor)}
+    rest = {k: v for k, v in arguments.items() if k not in tensors}
+    specs = {
+        k: tf.TensorSpec(v.shape if known else [None] * v.shape.rank, v.dtype)
+        for k, v in tensors.items()
+    }
+    shapes = []
+
+    @tf.function
+    def graph(**given):
+        for output in tf.nest.flatten(call(op, given | rest)):
+            shapes.append(output.shape if isinstance(output, tf.Tensor) else None)
+
+    graph.get_concrete_function(**specs)
+    return shapes
+
+
+@pytest.mark.parametrize("op", [op for op in SOUND if op not in ADAM_OPS])
+def test_shapes_in_graphs(op):
+    results = [result.shape for result in tf.nest.flatten(call(op, SOUND[op]()))]
+    for known in (True, False):
+        shapes = trace(op, known=known)
+        assert len(shapes) == len(results)
+        for shape, result in zip(shapes, results, strict=True):
+            assert shape.rank == result.rank
+            assert shape.is_compatible_with(result)
+
+
+@pytest.mark.parametrize("op", ADAM_OPS)
+def test_adam_in_graphs(op):
+    for known in (True, False):
+        assert trace(op, known=known) == [None]
+
+
+@pytest.mark.parametrize(("op", "name"), RANKS)
+def test_wrong_ranks_in_graphs(op, name):
+    arguments = SOUND[op]()
+    changed = arguments | {name: arguments[name][None]}
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+        tf.function(lambda: call(op, changed))()
