@@ -1,4 +1,4 @@
-"""Compiles custom_ops/ into one library inside tf_dslide/. All other metadata is in pyproject.toml."""
+"""Compiles custom_ops/ into one library inside tf_dslide/. Metadata is in pyproject.toml."""
 
 import importlib.metadata
 import json

@@ -1,8 +1,8 @@
 """A training step of DSlideDense beside TensorFlow's dense softmax with Adam, and peak memory.
 
 `python benchmarks/step_time.py` trains on data of Amazon-670K's shape (135,909 sparse features,
-670,091 labels). Each method lives in a process of its own, so that peak memory is its own; they take
-turns, so that both see the same machine.
+670,091 labels). Each method lives in a process of its own, so that peak memory is its own; they
+take turns, so that both see the same machine.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def hashed_model(args: argparse.Namespace, features: int, labels: int):
 
 
 def dense_model(args: argparse.Namespace, features: int, labels: int):
-    """Stock Keras, except for a loss that takes label ids: dense label arrays would slow it down."""
+    """Stock Keras with a loss that takes label ids: dense label arrays would slow it down."""
     import keras
     import tensorflow as tf
 
@@ -100,7 +100,7 @@ class StepTimer:
 
 
 def work(args: argparse.Namespace) -> None:
-    """A method's process: for each number on standard input so many steps; one line of JSON each."""
+    """A method's process: for each number on standard input so many steps and a line of JSON."""
     import keras
 
     from tf_dslide import PrecisionAtK
@@ -148,7 +148,8 @@ class Worker:
         )
 
     def ask(self, steps: int) -> dict:
-        assert self.process.stdin and self.process.stdout
+        assert self.process.stdin
+        assert self.process.stdout
         print(steps, file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
@@ -192,7 +193,7 @@ def main() -> None:
         work(args)
         return
     methods = measure(args)
-    environment = [m.pop("environment") for m in methods.values()][0]
+    environment = next(iter([m.pop("environment") for m in methods.values()]))
     print(f"{PRESET}: batch {args.batch_size}, hidden {args.hidden}, {args.active} active")
     for method, figures in methods.items():
         print(

@@ -1,3 +1,3 @@
-"""The version of the package, kept apart so that the build can read it without importing TensorFlow."""
+"""The version of the package, apart so that the build reads it without importing TensorFlow."""
 
 __version__ = "0.1.0"

@@ -141,9 +141,9 @@ class DWTA(HashFamily):
     """Densified winner-take-all hashing.
 
     A bin looks at a few random coordinates; its code is the place of the largest. The order of
-    coordinates counts, not their size. A bin whose coordinates are all 0 borrows the code of another
-    bin, so that sparse and non-negative vectors spread too. SLIDE and D-SLIDE (arXiv 2201.12667,
-    section 3) use it for Amazon-670K.
+    coordinates counts, not their size. A bin whose coordinates are all 0 borrows the code of
+    another bin, so that sparse and non-negative vectors spread too. SLIDE and D-SLIDE (arXiv
+    2201.12667, section 3) use it for Amazon-670K.
 
     Args:
         bins: Bins that one table joins, K in the literature. `None` chooses by the number of

@@ -9,8 +9,8 @@ from tf_dslide._native import ops
 from tf_dslide._native.ops import Csr
 
 _FORMS = (
-    "integer ids (batch,) or (batch, 1); integer ids (batch, k) padded with -1; a tf.RaggedTensor of "
-    "ids; a sparse multi-hot matrix (batch, units); a dense float or bool multi-hot matrix "
+    "integer ids (batch,) or (batch, 1); integer ids (batch, k) padded with -1; a tf.RaggedTensor "
+    "of ids; a sparse multi-hot matrix (batch, units); a dense float or bool multi-hot matrix "
     "(batch, units)"
 )
 
@@ -20,8 +20,9 @@ def to_csr(y_true: Any, units: int, positions: int = 1) -> Csr:
 
     Args:
         y_true: Labels for outputs with `positions` leading axes: integer ids with as many axes, or
-            with one more that is 1 long or padded with -1; `tf.RaggedTensor` of ids; `tf.SparseTensor`
-            multi-hot, explicit zeros ignored; float or bool multi-hot `(..., units)`.
+            with one more that is 1 long or padded with -1; `tf.RaggedTensor` of ids;
+            `tf.SparseTensor` multi-hot, explicit zeros ignored; float or bool multi-hot `(...,
+            units)`.
         units: Number of classes.
         positions: Leading axes of the output: 1 for `(batch, units)`, 2 for `(batch, time, units)`.
 

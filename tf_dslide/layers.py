@@ -140,7 +140,8 @@ class SparseDense(_RowLayer):
         bias_constraint: As in `Dense`.
         **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
 
-    Input: `(batch, features)`, `tf.SparseTensor` with ascending indices or a dense tensor (then of any
+    Input: `(batch, features)`, `tf.SparseTensor` with ascending indices or a dense tensor (then of
+        any
     rank from 2). Output: `(batch, units)`.
 
     Raises:
@@ -182,21 +183,22 @@ class SparseDense(_RowLayer):
 class DSlideDense(_RowLayer):
     """A `Dense` layer for very many classes that computes only the neurons hashing picks.
 
-    Called on `(batch, d)` it returns `(batch, units)` logits exactly as `Dense(units)` does, and any
-    Keras loss or metric works on them, at dense cost. `SlideCrossentropy` and the metrics of this
-    package do not look at those logits: they compute what they need from the layer's input, and inside
-    `fit` and `evaluate` nothing of size `(batch, units)` ever exists. Training then costs as much as
-    the active neurons do (SLIDE, arXiv 1903.03129; D-SLIDE, arXiv 2201.12667, section 3).
+    Called on `(batch, d)` it returns `(batch, units)` logits exactly as `Dense(units)` does, and
+    any Keras loss or metric works on them, at dense cost. `SlideCrossentropy` and the metrics of
+    this package do not look at those logits: they compute what they need from the layer's input,
+    and inside `fit` and `evaluate` nothing of size `(batch, units)` ever exists. Training then
+    costs as much as the active neurons do (SLIDE, arXiv 1903.03129; D-SLIDE, arXiv 2201.12667,
+    section 3).
 
     Called eagerly, outside `tf.function`, TensorFlow computes the dense logits although nobody
     needs them; the layer warns once. Wrap a custom training step in `tf.function`.
 
     Args:
         units: Number of classes.
-        sampler: Chooses the neurons that take part in a training step: a sampler of this package, its
-            name, or `None` for `LshSampler()`.
-        activation: As in `Dense`. With an activation other than `None` or `"softmax"` the losses and
-            metrics of this package treat the output as any other tensor, at dense cost.
+        sampler: Chooses the neurons that take part in a training step: a sampler of this package,
+            its name, or `None` for `LshSampler()`.
+        activation: As in `Dense`. With an activation other than `None` or `"softmax"` the losses
+            and metrics of this package treat the output as any other tensor, at dense cost.
         use_bias: As in `Dense`.
         kernel_initializer: As in `Dense`.
         bias_initializer: As in `Dense`.
@@ -209,8 +211,10 @@ class DSlideDense(_RowLayer):
 
     Input: `(batch, ..., d)`. Output: `(batch, ..., units)`.
 
-    Randomness: `sampler` and its hash family have seeds; the result does not depend on the number of
-    threads. Memory: `kernel` `(units, d)` (a neuron is one contiguous row), and the sampler's tables.
+    Randomness: `sampler` and its hash family have seeds; the result does not depend on the number
+        of
+    threads. Memory: `kernel` `(units, d)` (a neuron is one contiguous row), and the sampler's
+    tables.
 
     Raises:
         ValueError: `units` is not positive, or the last axis of the input is unknown or empty.
@@ -260,8 +264,10 @@ class DSlideDense(_RowLayer):
             return outputs
         if tf.executing_eagerly():
             self._warn_of_eager_cost(outputs)
+        if isinstance(inputs, tf.SparseTensor):
+            inputs = tf.sparse.to_dense(inputs)
         x = tf.cast(tf.reshape(inputs, [-1, self.kernel.shape[1]]), tf.float32)
-        return lazy.attach(outputs, lazy.LazyLogits(self._at_work, x, bool(training)))
+        return lazy.attach(outputs, lazy.LazyLogits(self._at_work, x, outputs, bool(training)))
 
     def _warn_of_eager_cost(self, outputs: tf.Tensor) -> None:
         if getattr(self, "_warned", False) or outputs.shape.num_elements() < 1 << 22:
@@ -284,8 +290,9 @@ class DSlideDense(_RowLayer):
                 the input, which is faster and may miss some.
 
         Returns:
-            Labels `(batch, k) int32` and logits `(batch, k) float32`, falling, the lower label first
-            among equals. With `exact=False`, -1 and -infinity where fewer than `k` were picked.
+            Labels `(batch, k) int32` and logits `(batch, k) float32`, falling, the lower label
+            first among equals. With `exact=False`, -1 and -infinity where fewer than `k` were
+            picked.
 
         Raises:
             ValueError: `k` is not in `1..units`, or the sampler has nothing to pick from.
@@ -304,7 +311,7 @@ class DSlideDense(_RowLayer):
         """
         if require_positive("k", k) > self.units:
             raise ValueError(f"`k` is {k} but the layer has only {self.units} units")
-        hidden = tf.convert_to_tensor(hidden, tf.float32)
+        hidden = tf.cast(tf.convert_to_tensor(hidden), tf.float32)
         if exact:
             return self._at_work.exact_top_k(hidden, k)
         if self.sampler.selects_all:
@@ -317,8 +324,8 @@ class DSlideDense(_RowLayer):
     def rebuild(self) -> None:
         """Rebuilds the sampler's hash tables from the weights now.
 
-        Training does so on schedule, and after `load_weights` and `set_weights`. Call it after changing
-        `kernel` by hand.
+        Training does so on schedule, and after `load_weights` and `set_weights`. Call it after
+        changing `kernel` by hand.
 
         Raises:
             tf.errors.InvalidArgumentError: A weight is NaN or infinite; names neuron and value.

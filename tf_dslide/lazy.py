@@ -15,8 +15,8 @@ from tf_dslide.samplers import Selector
 
 _ATTRIBUTE = "_dslide"
 
-# Metrics come with k of 1, 3, 5 or 10: one search serves them all.
-_USUAL_K = 10
+# The largest k that metrics asked for: one search serves them all.
+_usual_k = 1
 
 
 class Weights:
@@ -66,15 +66,17 @@ class LazyLogits:
     Args:
         weights: The layer's weights.
         x: The layer's input as a matrix, `(rows, d) float32`.
+        outputs: The layer's output, `(..., units)`, in the order of the logits.
         training: Whether the sampler chooses the neurons that take part. Otherwise all do.
     """
 
-    def __init__(self, weights: Weights, x: tf.Tensor, training: bool) -> None:
+    def __init__(self, weights: Weights, x: tf.Tensor, outputs: tf.Tensor, training: bool) -> None:
         self._weights = weights
         self._x = x
+        self._outputs = outputs
         self._training = training
         self._sampled: tuple[tf.Tensor, Csr] | None = None
-        self._top: tuple[tf.Tensor, tf.Tensor] | None = None
+        self._top: tf.Tensor | None = None
 
     @property
     def units(self) -> int:
@@ -92,14 +94,15 @@ class LazyLogits:
         Over the active set in training, over all units otherwise. A row without labels has 0.
         """
         weights = self._weights
-        if self._training:
-            # The counter moves first, so that every step has its own random choices.
-            weights.step.assign_add(1)
-        if not self._training or weights.selector is None:
-            if self._training:
+        if not self._training:
+            return ops.full_crossentropy(self._x, labels, weights.kernel, weights.bias)
+        # The counter moves first, so that every step has its own random choices.
+        weights.step.assign_add(1)
+        if weights.selector is None:
+            if not tf.executing_eagerly():
                 # The optimizer changes the weights before a metric is asked, so the search has
                 # its place in the graph now; it runs only if a metric uses it.
-                self._search(_USUAL_K, eager=False)
+                self._search(_usual_k)
             return ops.full_crossentropy(self._x, labels, weights.kernel, weights.bias)
         logits, active, offsets = weights.sampled_logits(self._x, labels)
         self._sampled = (tf.stop_gradient(logits), active)
@@ -115,16 +118,23 @@ class LazyLogits:
         """
         if self._sampled is not None:
             return ops.csr_top_k(*self._sampled, k=k)[0]
-        self._search(max(k, _USUAL_K), eager=True)
+        if self._training and (self._top is None or self._top.shape[1] < k):
+            # By now the optimizer may have changed the weights. The dense outputs are those from
+            # before, and they exist: called eagerly, or some other loss has used them.
+            return tf.math.top_k(tf.reshape(self._outputs, [-1, self.units]), k).indices
+        if self._top is None or self._top.shape[1] < k:
+            self._search(max(k, _usual_k))
         assert self._top is not None
-        return self._top[0][:, :k]
+        return self._top[:, :k]
 
-    def _search(self, k: int, *, eager: bool) -> None:
-        k = min(k, self.units)
-        if not eager and tf.executing_eagerly():
-            return
-        if self._top is None or self._top[0].shape[1] < k:
-            self._top = self._weights.exact_top_k(self._x, k)
+    def _search(self, k: int) -> None:
+        self._top, _ = self._weights.exact_top_k(self._x, min(k, self.units))
+
+
+def expect_k(k: int) -> None:
+    """Says that a metric will ask for the `k` best, so that one search serves all metrics."""
+    global _usual_k
+    _usual_k = max(_usual_k, k)
 
 
 def attach(logits: tf.Tensor, lazy: LazyLogits) -> tf.Tensor:

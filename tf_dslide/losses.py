@@ -27,13 +27,14 @@ class SlideCrossentropy(keras.losses.Loss):
         dtype: As in Keras.
 
     Call it on `y_true` and `y_pred`, the logits `(batch, ..., units)`. `y_true` may be integer ids
-    `(batch,)` or `(batch, 1)`; integer ids `(batch, k)` padded with -1; a `tf.RaggedTensor` of ids; a
-    sparse multi-hot matrix (`tf.SparseTensor`, or SciPy CSR through `fit`); a dense float or bool
+    `(batch,)` or `(batch, 1)`; integer ids `(batch, k)` padded with -1; a `tf.RaggedTensor` of ids;
+    a sparse multi-hot matrix (`tf.SparseTensor`, or SciPy CSR through `fit`); a dense float or bool
     multi-hot matrix. `sample_weight` counts as in Keras.
 
     Raises:
         ValueError: The labels have none of these forms.
-        tf.errors.InvalidArgumentError: A label is outside `[0, units)` (names row and label), or the
+        tf.errors.InvalidArgumentError: A label is outside `[0, units)` (names row and label), or
+        the
             layer's input is not finite.
 
     Example:

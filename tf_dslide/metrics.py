@@ -1,4 +1,4 @@
-"""Ranking metrics of extreme classification, computed without dense logits where the layer allows."""
+"""Ranking metrics of extreme classification, without dense logits where the layer allows."""
 
 import base64
 import zlib
@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend import get_keras_mask
 
 from tf_dslide import labels as label_forms
 from tf_dslide import lazy
@@ -18,8 +19,8 @@ def propensities(
 ) -> np.ndarray:
     """Probability that a true label was recorded, after Jain et al. (KDD 2016).
 
-    `p = 1 / (1 + C * (count + b) ** -a)` with `C = (log(num_samples) - 1) * (b + 1) ** a`: rare labels
-    are likelier to be missing from the data.
+    `p = 1 / (1 + C * (count + b) ** -a)` with `C = (log(num_samples) - 1) * (b + 1) ** a`: rare
+    labels are likelier to be missing from the data.
 
     Args:
         label_counts: Training samples of each label, `(units,)`.
@@ -52,14 +53,15 @@ def propensities(
 class _RankingMetric(keras.metrics.Metric):
     """Base: finds each row's `k` best classes and which of them are labels.
 
-    On the output of a `DSlideDense` under `fit`, the `k` best of the row's active set are taken, as the
-    loss computed them; under `evaluate` the `k` best of all units, exactly. On any other tensor the `k`
-    largest values.
+    On the output of a `DSlideDense` under `fit`, the `k` best of the row's active set are taken, as
+    the loss computed them; under `evaluate` the `k` best of all units, exactly. On any other tensor
+    the `k` largest values.
     """
 
     def __init__(self, k: int, name: str, dtype: Any = None) -> None:
         super().__init__(name=name, dtype=dtype)
         self.k = require_positive("k", k)
+        lazy.expect_k(self.k)
         self._total = self.add_variable((), initializer="zeros", name="total")
         self._weight = self.add_variable((), initializer="zeros", name="weight")
 
@@ -82,10 +84,7 @@ class _RankingMetric(keras.metrics.Metric):
         else:
             top = tf.math.top_k(tf.reshape(y_pred, [-1, units]), k).indices
         labels = label_forms.expect_rows(labels, tf.shape(top)[0])
-        rows = tf.shape(top)[0]
-        weight = tf.ones([rows], tf.float32)
-        if sample_weight is not None:
-            weight = tf.broadcast_to(tf.cast(tf.reshape(sample_weight, [-1]), tf.float32), [rows])
+        weight = _row_weights(y_pred, sample_weight)
         self._add(top, _hits(top, labels), labels, weight)
 
     def _add(self, top: tf.Tensor, hits: tf.Tensor, labels: Any, weight: tf.Tensor) -> None:
@@ -106,6 +105,23 @@ class _RankingMetric(keras.metrics.Metric):
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this metric again."""
         return {"k": self.k, "name": self.name, "dtype": self.dtype}
+
+
+def _row_weights(y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+    """One weight for each output vector, from sample weights and the Keras mask."""
+    shape = tf.shape(y_pred)[:-1]
+    weight = tf.ones(shape, tf.float32)
+    if sample_weight is not None:
+        given = tf.cast(tf.convert_to_tensor(sample_weight), tf.float32)
+        while given.shape.rank > weight.shape.rank and given.shape[-1] == 1:
+            given = tf.squeeze(given, -1)
+        while given.shape.rank < weight.shape.rank:
+            given = given[..., None]
+        weight *= given
+    mask = get_keras_mask(y_pred)
+    if mask is not None:
+        weight *= tf.cast(mask, tf.float32)
+    return tf.reshape(weight, [-1])
 
 
 def _hits(top: tf.Tensor, labels: label_forms.Csr) -> tf.Tensor:
@@ -157,8 +173,8 @@ class PrecisionAtK(_RankingMetric):
 class NDCGAtK(_RankingMetric):
     """Normalised discounted cumulative gain of the `k` best classes: nDCG@k.
 
-    A hit at place `p`, from 1, gains `1 / log2(p + 1)`; the sum is divided by the best one possible for
-    the row's number of labels. A row without labels counts 0.
+    A hit at place `p`, from 1, gains `1 / log2(p + 1)`; the sum is divided by the best one possible
+    for the row's number of labels. A row without labels counts 0.
 
     Args:
         k: Number of best classes.

@@ -12,11 +12,11 @@ from tf_dslide._native import ops
 class SparseAdam(keras.optimizers.Optimizer):
     """Adam on the rows that a gradient names, and on no others.
 
-    For a gradient that is a `tf.IndexedSlices`, as `DSlideDense` and `SparseDense` give, the moments and
-    weights of its rows alone change. Those of other rows stay, where Adam would let their moments
-    fade and go on moving their weights: this is another algorithm, the one that
-    `torch.optim.SparseAdam` names so. The bias corrections count all steps. For a dense gradient it is
-    `keras.optimizers.Adam`.
+    For a gradient that is a `tf.IndexedSlices`, as `DSlideDense` and `SparseDense` give, the
+    moments and weights of its rows alone change. Those of other rows stay, where Adam would let
+    their moments fade and go on moving their weights: this is another algorithm, the one that
+    `torch.optim.SparseAdam` names so. The bias corrections count all steps. For a dense gradient it
+    is `keras.optimizers.Adam`.
 
     A step on rows of `d` weights moves 28 bytes a weight; a `DSlideDense` gradient is summed in the
     same sweep and never stored.
@@ -105,7 +105,7 @@ class SparseAdam(keras.optimizers.Optimizer):
             weight=ops.handle(variable),
             momentum=ops.handle(self._momentums[index]),
             velocity=ops.handle(self._velocities[index]),
-            step=tf.cast(self.iterations.value, tf.int64) + 1,
+            step=tf.cast(tf.convert_to_tensor(self.iterations), tf.int64) + 1,
             learning_rate=tf.cast(learning_rate, tf.float32),
             weight_decay=tf.constant(self.weight_decay if decays else 0.0, tf.float32),
             beta_1=self.beta_1,

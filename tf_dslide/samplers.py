@@ -114,9 +114,9 @@ class LshSampler(Sampler):
     which `random=0` does too.)
 
     The tables are rebuilt inside the training graph after `rebuild_every` steps, then at intervals
-    that grow by the factor `exp(rebuild_decay)`. A bucket longer than `bucket_size` gives a window of
-    neurons at a random place, another one for each sample and step. SLIDE cuts its buckets when it
-    fills them instead; a window loses no neuron for good.
+    that grow by the factor `exp(rebuild_decay)`. A bucket longer than `bucket_size` gives a window
+    of neurons at a random place, another one for each sample and step. SLIDE cuts its buckets when
+    it fills them instead; a window loses no neuron for good.
 
     Args:
         hash: A `HashFamily`; `None` is `SimHash()`.
@@ -323,8 +323,8 @@ class UniformSampler(_SampledSoftmax):
 
     Args:
         num_sampled: Neurons drawn a step, distinct.
-        correction: Subtract the logarithm of the expected count from the logits, labels included, as
-            `tf.nn.sampled_softmax_loss` does.
+        correction: Subtract the logarithm of the expected count from the logits, labels included,
+            as `tf.nn.sampled_softmax_loss` does.
         seed: Integer that fixes the draws.
 
     Example:

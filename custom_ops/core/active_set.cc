@@ -126,59 +126,102 @@ bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries) {
 
 namespace {
 
-constexpr int64_t WordsOf(int64_t units) { return (units + 63) / 64; }
+inline uint64_t BitOf(int64_t place) { return uint64_t{1} << (place & 63); }
 
-inline uint64_t BitOf(int32_t id) { return uint64_t{1} << (id & 63); }
+constexpr int64_t WordsOf(int64_t bits) { return (bits + 63) / 64; }
 
-// One bit a unit for the neurons that every row receives.
-std::vector<uint64_t> SharedBits(const LshQuery& query) {
-  std::vector<uint64_t> bits(WordsOf(query.units), 0);
-  for (int64_t j = 0; j < query.shared_count; ++j) {
-    bits[query.shared[j] >> 6] |= BitOf(query.shared[j]);
+// A set of neurons that lists its members in order without looking at all words: a bit of
+// `summary_` says whether a word has members.
+class NeuronSet {
+ public:
+  explicit NeuronSet(int64_t units) : words_(WordsOf(units), 0), summary_(WordsOf(words_.size())) {}
+
+  bool Has(int32_t id) const { return words_[id >> 6] & BitOf(id); }
+
+  void Add(int32_t id) {
+    words_[id >> 6] |= BitOf(id);
+    summary_[id >> 12] |= BitOf(id >> 6);
   }
-  return bits;
-}
+
+  // Moves the members to `ids`, ascending.
+  void Drain(std::vector<int32_t>* ids) {
+    ids->clear();
+    for (size_t s = 0; s < summary_.size(); ++s) {
+      for (uint64_t marks = summary_[s]; marks != 0; marks &= marks - 1) {
+        const size_t word = s * 64 + __builtin_ctzll(marks);
+        for (uint64_t bits = words_[word]; bits != 0; bits &= bits - 1) {
+          ids->push_back(static_cast<int32_t>(word * 64 + __builtin_ctzll(bits)));
+        }
+        words_[word] = 0;
+      }
+      summary_[s] = 0;
+    }
+  }
+
+ private:
+  std::vector<uint64_t> words_;
+  std::vector<uint64_t> summary_;
+};
 
 // The choice of one row at a time, with counters that are clean between rows. Vote is wide enough
 // for the number of tables.
 template <typename Vote>
 class RowSelector {
  public:
-  RowSelector(const LshQuery& query, const std::vector<uint64_t>& shared)
-      : query_(query), shared_(shared), votes_(query.units, 0), chosen_(shared.size(), 0) {}
+  explicit RowSelector(const LshQuery& query)
+      : query_(query), votes_(query.units, 0), chosen_(query.units), windows_(query.tables) {}
 
   // Appends the row's active set to `out`, ascending.
   void Select(int64_t row, const int32_t* label_begin, const int32_t* label_end, WeightedCsr* out) {
     found_.clear();
     CountVotes(row);
-    for (const int32_t* label = label_begin; label != label_end; ++label) Choose(*label);
+    for (const int32_t* label = label_begin; label != label_end; ++label) chosen_.Add(*label);
     const int64_t labels = label_end - label_begin;
-    const int64_t room = std::max<int64_t>(0, query_.hashed - labels);
-    const int64_t hashed = labels + ChooseMostVoted(room);
+    ChooseMostVoted(std::max<int64_t>(0, query_.hashed - labels));
     for (const int32_t id : found_) votes_[id] = 0;
-    Drain(TailOffset(hashed), out);
+    chosen_.Drain(&hashed_);
+    MergeShared(out);
   }
 
   // Whether the tables seen so far held ids of neurons, each once.
   bool sound() const { return sound_; }
 
  private:
-  bool IsChosen(int32_t id) const { return chosen_[id >> 6] & BitOf(id); }
-  void Choose(int32_t id) { chosen_[id >> 6] |= BitOf(id); }
+  // A stretch of a bucket; `wrapped` of them lie at the bucket's beginning.
+  struct Window {
+    const int32_t* bucket;
+    int64_t start;
+    int64_t until_end;
+    int64_t wrapped;
+  };
 
+  Window WindowOf(int64_t row, int64_t table) const {
+    const int32_t* ptr = query_.bucket_ptr + table * (query_.buckets + 1) +
+                         query_.codes[row * query_.tables + table];
+    const int64_t length = ptr[1] - ptr[0];
+    if (length == 0) return {nullptr, 0, 0, 0};
+    const int64_t taken = std::min(length, query_.bucket_size);
+    const int64_t start = Below(Mix(query_.seed, row, table), length);
+    const int64_t until_end = std::min(taken, length - start);
+    return {query_.neuron_ids + table * query_.units + ptr[0], start, until_end, taken - until_end};
+  }
+
+  // Buckets lie anywhere in tables far larger than the cache: all are asked for before the first is
+  // read.
   void CountVotes(int64_t row) {
-    const int64_t tables = query_.tables;
-    for (int64_t table = 0; table < tables; ++table) {
-      const int32_t* ptr =
-          query_.bucket_ptr + table * (query_.buckets + 1) + query_.codes[row * tables + table];
-      const int64_t length = ptr[1] - ptr[0];
-      if (length == 0) continue;
-      const int32_t* bucket = query_.neuron_ids + table * query_.units + ptr[0];
-      const int64_t taken = std::min(length, query_.bucket_size);
-      const int64_t start = Below(Mix(query_.seed, row, table), length);
-      const int64_t until_end = std::min(taken, length - start);
-      for (int64_t j = 0; j < until_end; ++j) CountVote(bucket[start + j]);
-      for (int64_t j = 0; j < taken - until_end; ++j) CountVote(bucket[j]);
+    for (int64_t table = 0; table < query_.tables; ++table) {
+      __builtin_prefetch(query_.bucket_ptr + table * (query_.buckets + 1) +
+                         query_.codes[row * query_.tables + table]);
+    }
+    for (int64_t table = 0; table < query_.tables; ++table) {
+      windows_[table] = WindowOf(row, table);
+      const int32_t* first = windows_[table].bucket + windows_[table].start;
+      for (int64_t j = 0; j < windows_[table].until_end; j += 16) __builtin_prefetch(first + j);
+    }
+    for (const Window& window : windows_) {
+      const int32_t* first = window.bucket + window.start;
+      for (int64_t j = 0; j < window.until_end; ++j) CountVote(first[j]);
+      for (int64_t j = 0; j < window.wrapped; ++j) CountVote(window.bucket[j]);
     }
   }
 
@@ -192,57 +235,59 @@ class RowSelector {
   }
 
   // Chooses up to `room` neurons in falling order of votes, equals in the order they were found.
-  // Returns how many.
-  int64_t ChooseMostVoted(int64_t room) {
+  void ChooseMostVoted(int64_t room) {
     histogram_.assign(query_.tables + 1, 0);
     for (const int32_t id : found_) {
-      if (!IsChosen(id)) ++histogram_[votes_[id]];
+      if (!chosen_.Has(id)) ++histogram_[votes_[id]];
     }
     int64_t above = 0, limit = query_.tables;
     while (limit > 0 && above + histogram_[limit] <= room) above += histogram_[limit--];
     int64_t ties = limit > 0 ? room - above : 0;
-    const int64_t result = above + ties;
-    if (result == 0) return 0;
     for (const int32_t id : found_) {
-      if (IsChosen(id)) continue;
+      if (votes_[id] < limit || votes_[id] == 0 || chosen_.Has(id)) continue;
       if (votes_[id] > limit) {
-        Choose(id);
-      } else if (votes_[id] == limit && ties > 0) {
-        Choose(id);
+        chosen_.Add(id);
+      } else if (ties > 0) {
+        chosen_.Add(id);
         --ties;
       }
     }
-    return result;
   }
 
-  // What each shared neuron that the row lacks stands for, in logarithm.
-  float TailOffset(int64_t hashed) const {
-    int64_t tail = 0;
-    for (size_t word = 0; word < chosen_.size(); ++word) {
-      tail += __builtin_popcountll(shared_[word] & ~chosen_[word]);
+  // Appends the hashed and the shared neurons in ascending order, and their offsets.
+  void MergeShared(WeightedCsr* out) {
+    const int32_t *a = hashed_.data(), *a_end = a + hashed_.size();
+    const int32_t *b = query_.shared, *b_end = b + query_.shared_count;
+    const size_t before = out->csr.ids.size();
+    out->csr.ids.resize(before + hashed_.size() + query_.shared_count);
+    out->offsets.resize(out->csr.ids.size());
+    int32_t* ids = out->csr.ids.data() + before;
+    float* offsets = out->offsets.data() + before;
+    // The offset is known only at the end: 1 marks the neurons that are to have it.
+    while (a != a_end && b != b_end) {
+      const int32_t id = std::min(*a, *b);
+      *offsets++ = *a != id;
+      *ids++ = id;
+      a += *a == id;
+      b += *b == id;
     }
-    if (tail == 0) return 0.0f;
-    return static_cast<float>(std::log(static_cast<double>(query_.units - hashed) / tail));
-  }
-
-  // Moves the chosen and the shared neurons to `out` in ascending order.
-  void Drain(float tail_offset, WeightedCsr* out) {
-    for (size_t word = 0; word < chosen_.size(); ++word) {
-      const uint64_t chosen = chosen_[word];
-      for (uint64_t bits = chosen | shared_[word]; bits != 0; bits &= bits - 1) {
-        const int bit = __builtin_ctzll(bits);
-        out->csr.ids.push_back(static_cast<int32_t>(word * 64 + bit));
-        out->offsets.push_back(chosen >> bit & 1 ? 0.0f : tail_offset);
-      }
-      chosen_[word] = 0;
-    }
+    for (; a != a_end; ++a) *ids++ = *a, *offsets++ = 0;
+    for (; b != b_end; ++b) *ids++ = *b, *offsets++ = 1;
+    out->csr.ids.resize(ids - out->csr.ids.data());
+    out->offsets.resize(out->csr.ids.size());
+    const int64_t tail = out->offsets.size() - before - hashed_.size();
+    if (tail == 0) return;
+    const float log_share =
+        static_cast<float>(std::log(static_cast<double>(query_.units - hashed_.size()) / tail));
+    for (size_t j = before; j < out->offsets.size(); ++j) out->offsets[j] *= log_share;
   }
 
   const LshQuery& query_;
-  const std::vector<uint64_t>& shared_;
   std::vector<Vote> votes_;
-  std::vector<uint64_t> chosen_;
+  NeuronSet chosen_;
+  std::vector<Window> windows_;
   std::vector<int32_t> found_;
+  std::vector<int32_t> hashed_;
   std::vector<int64_t> histogram_;
   bool sound_ = true;
 };
@@ -269,14 +314,13 @@ WeightedCsr SelectRows(const LshQuery& query, const CsrView& labels, const Paral
                        bool* sound) {
   constexpr int64_t kRowsPerPart = 16;
   const int64_t count = (labels.rows + kRowsPerPart - 1) / kRowsPerPart;
-  const std::vector<uint64_t> shared = SharedBits(query);
   std::vector<WeightedCsr> parts(count);
   std::vector<int64_t> lengths(labels.rows + 1, 0);
   std::atomic<bool> broken{false};
   const int64_t cost =
       kRowsPerPart * (query.tables * std::min<int64_t>(query.bucket_size, 1000) + query.units / 64);
   parallel(count, cost, [&](int64_t begin, int64_t end) {
-    RowSelector<Vote> selector(query, shared);
+    RowSelector<Vote> selector(query);
     for (int64_t part = begin; part < end; ++part) {
       const int64_t last = std::min(labels.rows, (part + 1) * kRowsPerPart);
       for (int64_t row = part * kRowsPerPart; row < last; ++row) {

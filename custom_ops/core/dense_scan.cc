@@ -73,63 +73,100 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-void LogSumExp(const DenseScan& scan, const LogSums& sums, const ParallelFor& parallel) {
+namespace {
+
+// Calls `use(row, place)` for the labels of the panel's rows among the tile's neurons; `place` is
+// where the tile holds the label's logit.
+template <typename Use>
+void ForLabels(const CsrView& labels, int64_t unit, int64_t neurons, int64_t first, int64_t width,
+               const Use& use) {
+  for (int64_t j = 0; j < width; ++j) {
+    const int64_t row = first + j;
+    const int32_t* label = std::lower_bound(labels.begin(row), labels.end(row), unit);
+    for (; label != labels.end(row) && *label < unit + neurons; ++label) {
+      use(row, (*label - unit) * width + j);
+    }
+  }
+}
+
+}  // namespace
+
+void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
+                      float* loss, const ParallelFor& parallel) {
   const Panels panels(scan);
   const Slabs slabs = UnitSlabs(scan, 64);
+  const int64_t rows = scan.rows;
   // A finite start: the difference of two infinities would be NaN.
-  std::vector<float> top(slabs.count() * scan.rows, std::numeric_limits<float>::lowest());
-  std::vector<float> sum(slabs.count() * scan.rows, 0.0f);
+  std::vector<float> top(slabs.count() * rows, std::numeric_limits<float>::lowest());
+  std::vector<float> sum(slabs.count() * rows, 0.0f);
+  std::vector<double> label_logits(slabs.count() * rows, 0.0);
   parallel(slabs.count(), SlabCost(scan, slabs), [&](int64_t begin, int64_t end) {
     for (int64_t slab = begin; slab < end; ++slab) {
       ForTiles(scan, panels, slabs.begin(slab), slabs.end(slab),
-               [&](const float* tile, int64_t, int64_t neurons, int64_t first, int64_t width) {
-                 const int64_t at = slab * scan.rows + first;
+               [&](const float* tile, int64_t unit, int64_t neurons, int64_t first, int64_t width) {
+                 const int64_t at = slab * rows + first;
                  Simd().column_log_sum_exp(tile, neurons, width, width, &top[at], &sum[at]);
+                 ForLabels(labels, unit, neurons, first, width, [&](int64_t row, int64_t place) {
+                   label_logits[slab * rows + row] += tile[place];
+                 });
                });
     }
   });
-  for (int64_t row = 0; row < scan.rows; ++row) {
+  for (int64_t row = 0; row < rows; ++row) {
     float best = kLowest;
-    for (int64_t s = 0; s < slabs.count(); ++s) best = std::max(best, top[s * scan.rows + row]);
-    double total = 0;
+    for (int64_t s = 0; s < slabs.count(); ++s) best = std::max(best, top[s * rows + row]);
+    double total = 0, labelled = 0;
     for (int64_t s = 0; s < slabs.count(); ++s) {
-      total +=
-          sum[s * scan.rows + row] * std::exp(static_cast<double>(top[s * scan.rows + row]) - best);
+      total += sum[s * rows + row] * std::exp(static_cast<double>(top[s * rows + row]) - best);
+      labelled += label_logits[s * rows + row];
     }
     sums.top[row] = best;
     sums.log_sum[row] = static_cast<float>(std::log(total));
+    const int64_t count = labels.length(row);
+    loss[row] = count == 0 ? 0.0f : static_cast<float>(std::log(total) - (labelled / count - best));
   }
 }
 
 namespace {
 
-// The k best of a row so far, falling; ids come in rising order, so equals stay behind.
-class BestList {
- public:
-  BestList(int64_t k, int32_t* ids, float* scores) : k_(k), ids_(ids), scores_(scores) {}
-
-  void Offer(int32_t id, float score) {
-    if (!(score > scores_[k_ - 1])) return;
-    int64_t place = k_ - 1;
-    for (; place > 0 && score > scores_[place - 1]; --place) {
-      scores_[place] = scores_[place - 1];
-      ids_[place] = ids_[place - 1];
-    }
-    scores_[place] = score;
-    ids_[place] = id;
-  }
-
- private:
-  int64_t k_;
-  int32_t* ids_;
-  float* scores_;
+struct Scored {
+  float score;
+  int32_t id;
 };
+
+// Whether a comes before b: by falling score, the lower id among equals, an empty place (-1) last.
+bool Before(const Scored& a, const Scored& b) {
+  if (a.score != b.score) return a.score > b.score;
+  return static_cast<uint32_t>(a.id) < static_cast<uint32_t>(b.id);
+}
+
+// The k best so far, as a heap in `best` with the worst of them in front.
+void Offer(Scored* best, int64_t k, const Scored& candidate) {
+  if (!Before(candidate, best[0])) return;
+  std::pop_heap(best, best + k, Before);
+  best[k - 1] = candidate;
+  std::push_heap(best, best + k, Before);
+}
 
 // Places that no score above -infinity took go to the lowest ids left.
 void FillPlaces(int64_t k, int32_t* ids) {
   int64_t filled = std::find(ids, ids + k, -1) - ids;
   for (int32_t id = 0; filled < k; ++id) {
     if (std::find(ids, ids + filled, id) == ids + filled) ids[filled++] = id;
+  }
+}
+
+// Offers the values of a tile that exceed their rows' limits, and raises these.
+void OfferTile(const float* tile, int64_t unit, int64_t neurons, int64_t width, int64_t k,
+               Scored* best, float* limit) {
+  for (int64_t i = 0; i < neurons; ++i) {
+    const float* values = tile + i * width;
+    if (!Simd().any_above(values, limit, width)) continue;
+    for (int64_t j = 0; j < width; ++j) {
+      if (!(values[j] > limit[j])) continue;
+      Offer(best + j * k, k, {values[j], static_cast<int32_t>(unit + i)});
+      limit[j] = best[j * k].score;
+    }
   }
 }
 
@@ -140,57 +177,30 @@ void TopK(const DenseScan& scan, int64_t k, int32_t* ids, float* scores,
   const Panels panels(scan);
   const Slabs slabs = UnitSlabs(scan, 64);
   const int64_t size = scan.rows * k;
-  std::vector<int32_t> slab_ids(slabs.count() * size, -1);
-  std::vector<float> slab_scores(slabs.count() * size, kLowest);
+  std::vector<Scored> best(slabs.count() * size, Scored{kLowest, -1});
   parallel(slabs.count(), SlabCost(scan, slabs), [&](int64_t begin, int64_t end) {
     std::vector<float> limit(scan.rows);
     for (int64_t slab = begin; slab < end; ++slab) {
       std::fill(limit.begin(), limit.end(), kLowest);
       ForTiles(scan, panels, slabs.begin(slab), slabs.end(slab),
                [&](const float* tile, int64_t unit, int64_t neurons, int64_t first, int64_t width) {
-                 for (int64_t i = 0; i < neurons; ++i) {
-                   const float* row = tile + i * width;
-                   if (!Simd().any_above(row, &limit[first], width)) continue;
-                   for (int64_t j = 0; j < width; ++j) {
-                     if (!(row[j] > limit[first + j])) continue;
-                     const int64_t at = slab * size + (first + j) * k;
-                     BestList(k, &slab_ids[at], &slab_scores[at])
-                         .Offer(static_cast<int32_t>(unit + i), row[j]);
-                     limit[first + j] = slab_scores[at + k - 1];
-                   }
-                 }
+                 OfferTile(tile, unit, neurons, width, k, &best[slab * size + first * k],
+                           &limit[first]);
                });
     }
   });
-  std::fill_n(ids, size, -1);
-  std::fill_n(scores, size, kLowest);
-  parallel(scan.rows, slabs.count() * k * 4, [&](int64_t begin, int64_t end) {
+  parallel(scan.rows, slabs.count() * k * 20, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      BestList best(k, ids + row * k, scores + row * k);
-      for (int64_t slab = 0; slab < slabs.count(); ++slab) {
-        const int64_t at = slab * size + row * k;
-        for (int64_t j = 0; j < k; ++j) best.Offer(slab_ids[at + j], slab_scores[at + j]);
+      Scored* merged = &best[row * k];  // the first slab's
+      for (int64_t slab = 1; slab < slabs.count(); ++slab) {
+        for (int64_t j = 0; j < k; ++j) Offer(merged, k, best[slab * size + row * k + j]);
+      }
+      std::sort_heap(merged, merged + k, Before);
+      for (int64_t j = 0; j < k; ++j) {
+        ids[row * k + j] = merged[j].id;
+        scores[row * k + j] = merged[j].score;
       }
       FillPlaces(k, ids + row * k);
-    }
-  });
-}
-
-void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
-                      float* loss, const ParallelFor& parallel) {
-  parallel(scan.rows, 100 + scan.d, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      loss[row] = 0;
-      if (labels.length(row) == 0) continue;
-      double sum = 0;
-      const int32_t zero = 0;
-      for (const int32_t* label = labels.begin(row); label != labels.end(row); ++label) {
-        float logit;
-        Simd().dot_entries(scan.w + *label * scan.d, scan.x + row * scan.d, scan.d, &zero, nullptr,
-                           1, scan.bias ? scan.bias[*label] : 0.0f, &logit);
-        sum += static_cast<double>(logit) - sums.top[row];
-      }
-      loss[row] = static_cast<float>(sums.log_sum[row] - sum / labels.length(row));
     }
   });
 }
@@ -215,18 +225,6 @@ std::vector<float> Normalisers(const std::vector<float>& weight, const float* lo
   return scale;
 }
 
-// Takes the targets away from a tile of probabilities.
-void SubtractTargets(const CsrView& labels, const float* weight, int64_t unit, int64_t neurons,
-                     int64_t first, int64_t width, float* tile) {
-  for (int64_t j = 0; j < width; ++j) {
-    const int64_t row = first + j;
-    const int32_t* label = std::lower_bound(labels.begin(row), labels.end(row), unit);
-    for (; label != labels.end(row) && *label < unit + neurons; ++label) {
-      tile[(*label - unit) * width + j] -= weight[row] / labels.length(row);
-    }
-  }
-}
-
 }  // namespace
 
 void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
@@ -246,7 +244,9 @@ void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels, cons
                [&](float* tile, int64_t unit, int64_t neurons, int64_t first, int64_t width) {
                  Simd().column_softmax(tile, neurons, width, width, sums.top + first,
                                        &scale[first]);
-                 SubtractTargets(labels, weight.data(), unit, neurons, first, width, tile);
+                 ForLabels(labels, unit, neurons, first, width, [&](int64_t row, int64_t place) {
+                   tile[place] -= weight[row] / labels.length(row);
+                 });
                  Simd().gemm(neurons, d, width, tile, width, 1, scan.x + first * d, d,
                              w_gradient + unit * d, d, true);
                  Simd().gemm(width, d, neurons, tile, 1, width, scan.w + unit * d, d,

@@ -20,20 +20,21 @@ struct DenseScan {
   const float* bias;  // (units)
 };
 
+// The k <= units largest logits of each row, falling, the lower id first among equals. NaN counts
+// as -infinity.
+void TopK(const DenseScan& scan, int64_t k, int32_t* ids, float* scores,
+          const ParallelFor& parallel);
+
 // The largest logit of each row and log(sum over all units of exp(logit - largest)): kept apart,
 // since their sum as one float would lose the loss among large logits.
 struct LogSums {
   float* top;
   float* log_sum;
 };
-void LogSumExp(const DenseScan& scan, const LogSums& sums, const ParallelFor& parallel);
 
-// The k <= units largest logits of each row, falling, the lower id first among equals. NaN counts
-// as -infinity.
-void TopK(const DenseScan& scan, int64_t k, int32_t* ids, float* scores,
-          const ParallelFor& parallel);
-
-// loss[row] = log_sum - mean over the row's labels of (logit - top); 0 without labels.
+// Softmax cross-entropy of each row over all units against the uniform distribution over its
+// labels; 0 without labels. The labels' logits are taken from the tiles that the sums see, so that
+// the loss is never negative.
 void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
                       float* loss, const ParallelFor& parallel);
 

@@ -16,6 +16,9 @@ class AdamOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("beta_1", &beta_1_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("beta_2", &beta_2_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon", &epsilon_));
+    OP_REQUIRES(ctx, epsilon_ >= 0,
+                absl::InvalidArgumentError("epsilon must not be negative; received " +
+                                           std::to_string(epsilon_)));
     for (float beta : {beta_1_, beta_2_}) {
       OP_REQUIRES(ctx, beta >= 0 && beta < 1,
                   absl::InvalidArgumentError("beta_1 and beta_2 must be in [0, 1); received " +
@@ -111,6 +114,7 @@ class RowGradientAdamOp : public AdamOp {
   absl::Status Update(OpKernelContext* ctx, const AdamState& state, int64_t rows,
                       const AdamStep& step) override {
     TF_RETURN_IF_ERROR(ExpectRank(ctx, 6, 2));
+    TF_RETURN_IF_ERROR(ExpectRank(ctx, 7, 1));
     const Tensor& x = ctx->input(6);
     const Tensor& coef = ctx->input(7);
     TF_RETURN_IF_ERROR(ExpectEqual(ctx, "columns of x", x.dim_size(1), state.d));

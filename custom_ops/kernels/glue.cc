@@ -52,6 +52,12 @@ absl::Status ExpectEqual(const OpKernelContext* ctx, const std::string& what, in
       ctx, what + " must be " + std::to_string(expected) + "; received " + std::to_string(actual));
 }
 
+absl::Status ExpectVector(OpKernelContext* ctx, int index, const std::string& what,
+                          int64_t length) {
+  TF_RETURN_IF_ERROR(ExpectRank(ctx, index, 1));
+  return ExpectEqual(ctx, what, ctx->input(index).NumElements(), length);
+}
+
 absl::Status ExpectFinite(const OpKernelContext* ctx, const Tensor& x, const std::string& what) {
   const float* data = x.flat<float>().data();
   const int64_t size = x.NumElements();

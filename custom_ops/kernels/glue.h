@@ -43,6 +43,9 @@ absl::Status ExpectRank(OpKernelContext* ctx, int index, int rank);
 absl::Status ExpectEqual(const OpKernelContext* ctx, const std::string& what, int64_t actual,
                          int64_t expected);
 
+// InvalidArgument unless input `index` is a vector of the length; `what` names it.
+absl::Status ExpectVector(OpKernelContext* ctx, int index, const std::string& what, int64_t length);
+
 // InvalidArgument naming the first row of x (rows, d) with a NaN or an infinite value.
 absl::Status ExpectFinite(const OpKernelContext* ctx, const Tensor& x, const std::string& what);
 

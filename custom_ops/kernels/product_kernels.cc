@@ -51,8 +51,7 @@ class CsrMatMulOp : public OpKernel {
     const int64_t d = kernel.shape(0).dim_size(1);
     CsrView active;
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 1, columns_, false, &active));
-    OP_REQUIRES_OK(ctx,
-                   ExpectEqual(ctx, "length of coef", ctx->input(0).NumElements(), active.size()));
+    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 0, "length of coef", active.size()));
     Tensor* y;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.rows, d}, &y));
     CsrMatMul(active, ctx->input(0).flat<float>().data(), kernel.data(0), d,
@@ -71,6 +70,7 @@ class CsrMatMulByNeuronOp : public OpKernel {
     Variables kernel;
     OP_REQUIRES_OK(ctx, kernel.Lock(ctx, {6}, Variables::Access::kRead));
     OP_REQUIRES_OK(ctx, ExpectMatrix(ctx, kernel));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 1));
     OP_REQUIRES_OK(ctx, ExpectRank(ctx, 5, 2));
     const int64_t rows = ctx->input(5).dim_size(0), d = kernel.shape(0).dim_size(1);
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of like", ctx->input(5).dim_size(1), d));
@@ -90,6 +90,7 @@ class RowGradientOp : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 2));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 1, 1));
     const Tensor& x = ctx->input(0);
     NeuronView view;
     OP_REQUIRES_OK(ctx, NeuronViewInput(ctx, 2, x.dim_size(0), ctx->input(1).NumElements(),
@@ -139,8 +140,7 @@ class SoftmaxCrossentropyOp : public OpKernel {
     CsrView active, labels;
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 1, int64_t{1} << 31, true, &active));
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 3, int64_t{1} << 31, true, &labels));
-    OP_REQUIRES_OK(
-        ctx, ExpectEqual(ctx, "length of logits", ctx->input(0).NumElements(), active.size()));
+    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 0, "length of logits", active.size()));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, active.rows));
     Tensor *loss, *gradient;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.rows}, &loss));
@@ -184,8 +184,7 @@ class CsrTopKOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     CsrView active;
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 1, int64_t{1} << 31, true, &active));
-    OP_REQUIRES_OK(
-        ctx, ExpectEqual(ctx, "length of logits", ctx->input(0).NumElements(), active.size()));
+    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 0, "length of logits", active.size()));
     Tensor *ids, *scores;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.rows, k_}, &ids));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.rows, k_}, &scores));

@@ -66,7 +66,6 @@ class FullCrossentropyOp : public ScanOp {
     TF_RETURN_IF_ERROR(Allocate(ctx, 1, {scan.rows}, &top));
     TF_RETURN_IF_ERROR(Allocate(ctx, 2, {scan.rows}, &log_sum));
     const LogSums sums = {top->flat<float>().data(), log_sum->flat<float>().data()};
-    LogSumExp(scan, sums, PoolOf(ctx));
     FullCrossentropy(scan, labels, sums, loss->flat<float>().data(), PoolOf(ctx));
     return absl::OkStatus();
   }
@@ -80,7 +79,7 @@ class FullCrossentropyGradientOp : public ScanOp {
     CsrView labels;
     TF_RETURN_IF_ERROR(Labels(ctx, scan, &labels));
     for (int i : {3, 4, 5}) {
-      TF_RETURN_IF_ERROR(ExpectEqual(ctx, "rows", ctx->input(i).NumElements(), scan.rows));
+      TF_RETURN_IF_ERROR(ExpectVector(ctx, i, "rows", scan.rows));
     }
     Tensor *x_gradient, *w_gradient, *bias_gradient = nullptr;
     TF_RETURN_IF_ERROR(Allocate(ctx, 0, {scan.rows, scan.d}, &x_gradient));

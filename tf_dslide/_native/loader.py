@@ -81,8 +81,10 @@ def check_build(folder: Path, tensorflow_version: str) -> dict[str, Any]:
     try:
         built: dict[str, Any] = json.loads(note.read_text())
         built["tensorflow"], built["compiler"], built["flags"]
-    except (json.JSONDecodeError, KeyError) as error:
-        raise ImportError(f"tf_dslide's build note {note} is damaged: {error!r}; {REBUILD}.") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise ImportError(
+            f"tf_dslide's build note {note} is damaged: {error!r}; {REBUILD}."
+        ) from error
     if _release(built["tensorflow"]) != _release(tensorflow_version):
         raise ImportError(
             f"tf_dslide's native library was built for TensorFlow {built['tensorflow']}, but "

@@ -6,6 +6,7 @@ row `r` are `ids[row_splits[r]:row_splits[r + 1]]`, ascending and distinct. `nnz
 
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 from tensorflow.python.eager import tape
 
@@ -40,9 +41,9 @@ class NeuronView(NamedTuple):
 
 def handle(variable: Any) -> tf.Tensor:
     """The resource behind a Keras or TensorFlow variable, noted by the gradient tapes."""
-    variable = (
-        getattr(variable, "value", variable) if not isinstance(variable, tf.Variable) else variable
-    )
+    if isinstance(variable, keras.Variable):
+        # Its public `value` is a cast copy inside a layer with mixed precision.
+        variable = variable._value
     tape.variable_accessed(variable)
     return variable.handle
 
@@ -96,8 +97,8 @@ def select_from_tables(
 ) -> tuple[Csr, tf.Tensor]:
     """Labels, neurons most often found in the buckets, and the shared ones.
 
-    Returns the active set and `(nnz,) float32` to be added to its logits: 0, and for a shared neuron
-    the logarithm of the number of neurons that it stands for.
+    Returns the active set and `(nnz,) float32` to be added to its logits: 0, and for a shared
+    neuron the logarithm of the number of neurons that it stands for.
     """
     row_splits, ids, offsets = _ops.dslide_select_from_tables(
         codes=codes,
