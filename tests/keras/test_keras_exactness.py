@@ -31,6 +31,7 @@ from tf_dslide import (
     SparseDense,
     UniformSampler,
 )
+from tf_dslide.labels import to_csr
 
 SHAPES = [(1, 1, 1), (2, 1, 3), (5, 7, 4), (31, 9, 8), (33, 8, 1), (129, 31, 17), (1000, 130, 33)]
 
@@ -103,8 +104,8 @@ def test_equals_dense(shape, kind, use_bias, graph):
 @pytest.mark.parametrize(
     "sampler",
     [
-        LshSampler(active=97),
-        LshSampler(hash=DWTA(), active=10**6),
+        LshSampler(active=97, random=1.0),
+        LshSampler(hash=DWTA(), active=10**6, random=1.0),
         UniformSampler(97),
         UniformSampler(500, correction=True),
         LogUniformSampler(97),
@@ -128,12 +129,12 @@ def test_sampler_that_takes_all_neurons_equals_all_neurons(sampler):
     "sampler",
     [
         LshSampler(active=40),
-        LshSampler(hash=SimHash(bits=5, tables=4), active=300, fill=False),
+        LshSampler(hash=SimHash(bits=5, tables=4), active=300, random=0.0),
         LshSampler(hash=DWTA(tables=7), active=3),
         UniformSampler(17),
-        LogUniformSampler(17),
+        LogUniformSampler(17, correction=True),
     ],
-    ids=["lsh", "no_fill", "fewer_than_labels", "uniform", "log_uniform"],
+    ids=["lsh", "no_random", "fewer_than_labels", "uniform", "log_uniform_corrected"],
 )
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 def test_loss_and_gradients_over_the_active_set_that_was_chosen(sampler, graph):
@@ -147,16 +148,16 @@ def test_loss_and_gradients_over_the_active_set_that_was_chosen(sampler, graph):
     def step():
         with tf.GradientTape() as tape:
             tape.watch(xs)
-            logits = layer(xs, training=True)
-            losses = SlideCrossentropy(reduction=None)(y, logits)
+            losses = SlideCrossentropy(reduction=None)(y, layer(xs, training=True))
             total = tf.reduce_sum(losses)
-        _, active = logits._dslide._sampled
         gradients = tape.gradient(total, [xs, layer.kernel.value, layer.bias.value])
-        rows = [g.indices for g in gradients[1:]]
-        return losses, [tf.convert_to_tensor(g) for g in gradients], rows, active
+        return losses, [tf.convert_to_tensor(g) for g in gradients], gradients[1].indices
 
-    losses, gradients, rows, active = (tf.function(step) if graph else step)()
-    ragged = tf.RaggedTensor.from_row_splits(active.ids, active.row_splits)
+    losses, gradients, rows = (tf.function(step) if graph else step)()
+    # The same step's choice again: it depends on the seed and the step's number alone.
+    at_work = layer._at_work
+    csr, offsets = at_work.selector.select(xs, to_csr(y, units), layer.kernel, at_work.step.value())
+    ragged = tf.RaggedTensor.from_row_splits(csr.ids, csr.row_splits)
     sets = ragged.to_list()
     for ids, row in zip(labels, sets, strict=True):
         assert set(ids) <= set(row)
@@ -165,15 +166,17 @@ def test_loss_and_gradients_over_the_active_set_that_was_chosen(sampler, graph):
 
     kernel = layer.kernel.numpy().astype("float64")
     logits = x @ kernel.T + layer.bias.numpy()
+    if offsets is not None:
+        for row, ids in enumerate(sets):
+            logits[row, ids] += ragged.with_values(offsets)[row].numpy()
     losses64, by_logit = sampled_crossentropy(logits, targets(labels, units), sets)
     close(losses, losses64)
     close(gradients[0], by_logit @ kernel)
     close(gradients[1], by_logit.T @ x)
     close(gradients[2], by_logit.sum(0))
-    for named in rows:
-        named = named.numpy().tolist()
-        assert named == sorted(set(named)), "rows of the gradient must be distinct"
-        assert set(named) <= set(np.concatenate([[], *sets]).astype(int).tolist())
+    named = rows.numpy().tolist()
+    assert named == sorted(set(named)), "rows of the gradient must be distinct"
+    assert set(named) <= {i for row in sets for i in row}
 
 
 class FrozenSet(tf_dslide.Sampler):
