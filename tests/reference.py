@@ -34,7 +34,7 @@ class Csr(NamedTuple):
         return np.repeat(np.arange(self.rows), np.diff(self.row_splits))
 
 
-def csr(rows: Sequence[Sequence[int]]) -> Csr:
+def csr(rows: Sequence[Sequence[int] | Array]) -> Csr:
     """A `Csr` from lists of ids."""
     splits = np.cumsum([0, *map(len, rows)]).astype(np.int64)
     ids = np.concatenate([np.asarray(row, np.int32) for row in rows] or [np.zeros(0, np.int32)])
@@ -109,7 +109,7 @@ def dwta_joined_codes(x: Array, index: Array, tables: int) -> Array:
 
 
 def build_tables(codes: Array, buckets: int) -> tuple[Array, Array]:
-    """`bucket_ptr (tables, buckets + 1)` and `neuron_ids (tables, n)`, ids ascending in a bucket."""
+    """`bucket_ptr (tables, buckets + 1)`, and `neuron_ids (tables, n)` that ascend in a bucket."""
     n, tables = codes.shape
     ptr = np.zeros((tables, buckets + 1), np.int32)
     ids = np.zeros((tables, n), np.int32)
@@ -349,9 +349,7 @@ def adam(state: AdamState, gradient: Array, settings: AdamSettings) -> AdamState
     return AdamState(weight, momentum, velocity)
 
 
-def row_adam(
-    state: AdamState, rows: Array, gradient: Array, settings: AdamSettings
-) -> AdamState:
+def row_adam(state: AdamState, rows: Array, gradient: Array, settings: AdamSettings) -> AdamState:
     """One step on the rows named; gradients of a row named twice add up first."""
     result = AdamState(*(np.array(a, np.float64) for a in state))
     total = np.zeros(result.weight.shape)

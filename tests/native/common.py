@@ -35,11 +35,11 @@ def random_csr(
 
 def labels_within(rng: np.random.Generator, active: reference.Csr) -> reference.Csr:
     """Up to 3 labels a row, all of them active; every fourth row has none."""
-    rows = []
+    rows: list[Array] = []
     for number in range(active.rows):
         ids = active.row(number)
         size = 0 if number % 4 == 3 else min(len(ids), int(rng.integers(1, 4)))
-        rows.append(np.sort(rng.choice(ids, size, replace=False)) if size else [])
+        rows.append(np.sort(rng.choice(ids, size, replace=False)) if size else ids[:0])
     return reference.csr(rows)
 
 

@@ -172,7 +172,8 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(int(threads))
     from tf_dslide._native import build_info
 
-    np.savez(out, simd=np.array(build_info().simd), **run())
+    results: dict[str, Any] = {"simd": build_info().simd, **run()}
+    np.savez(out, **results)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,8 @@ def test_dense_adam_equals_keras(rng):
             1e-7,
         )
         ops.dense_adam(arguments, gradient)
-    # Keras takes 1 - 0.999 as 0.001 in one place and as float32 1 - 0.999 in another: 1e-5 of a step.
+    # Keras takes 1 - 0.999 as 0.001 in one place and as float32 1 - 0.999 in another: they differ
+    # by 1e-5.
     travelled = np.abs(np.asarray(variable) - weight)
     np.testing.assert_array_less(np.abs(ours[0] - np.asarray(variable)), 2e-5 * (1 + travelled))
     assert travelled.mean() > 0.05

@@ -120,7 +120,7 @@ def test_evaluation_pass(problem, k):
 @settings
 @hypothesis.given(problems(), st.data())
 def test_hash_tables(problem, data):
-    x, kernel, _, active, labels = problem
+    x, kernel, _, _, labels = problem
     units, d = kernel.shape
     bits, tables = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
     nonzeros = data.draw(st.integers(1, d))
@@ -188,7 +188,9 @@ def test_nan_is_named_or_stays_nan(problem, data):
         else:
             raise AssertionError("NaN went through")
     # A training step does not look for NaN, but shows it: in its row, and in no other.
-    logits = ops.active_logits(tf.constant(x), ops.transpose(to_tf(active), len(kernel)), *variables)
+    logits = ops.active_logits(
+        tf.constant(x), ops.transpose(to_tf(active), len(kernel)), *variables
+    )
     loss = ops.softmax_crossentropy(logits, to_tf(active), to_tf(labels)).numpy()
     has_labels = np.diff(labels.row_splits) > 0
     is_row = np.arange(len(x)) == row

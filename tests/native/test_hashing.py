@@ -241,5 +241,7 @@ def test_build_tables_names_the_first_code_out_of_range(rng, code):
     codes = rng.integers(0, 4, size=(50, 20)).astype(np.int32)
     codes[30, 2] = code
     codes[40:, :] = 9
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"neuron 30 has code {code} in table 2"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=f"neuron 30 has code {code} in table 2"
+    ):
         ops.build_tables(codes, 4)

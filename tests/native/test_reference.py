@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ def arrays(rng):
     return [rng.normal(size=shape) for shape in shapes]
 
 
-def entries(active: Csr):
+def entries(active: Csr) -> Iterator[tuple[int, int, int]]:
     """(place, row, id) of all entries."""
     for row in range(active.rows):
         for place in range(active.row_splits[row], active.row_splits[row + 1]):
@@ -111,7 +112,6 @@ def test_bucket_votes(rng):
     votes = reference.bucket_votes(codes, ptr, ids)
     for row, neuron in itertools.product(range(5), range(8)):
         assert votes[row, neuron] == sum(codes[row] == neuron_codes[neuron])
-
 
 
 def test_selection_faults():
@@ -218,9 +218,7 @@ def test_full_crossentropy(arrays):
     upstream = np.array([1.0, 2.0, -0.5, 3.0])
     loss, gradients = reference.full_crossentropy(x, LABELS, kernel, bias, upstream)
     for row in range(4):
-        logits = [
-            sum(x[row, i] * kernel[u, i] for i in range(D)) + bias[u] for u in range(UNITS)
-        ]
+        logits = [sum(x[row, i] * kernel[u, i] for i in range(D)) + bias[u] for u in range(UNITS)]
         wanted = LABELS.row(row)
         log_total = math.log(sum(map(math.exp, logits)))
         exact = log_total - np.mean([logits[u] for u in wanted]) if len(wanted) else 0.0

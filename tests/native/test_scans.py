@@ -239,7 +239,11 @@ def test_scans_name_the_first_row_that_is_not_finite(rng, value):
 
 
 def test_scans_inside_a_graph_of_unknown_sizes(rng):
-    x, kernel, bias = floats(rng, 20, 9), tf.Variable(floats(rng, 30, 9)), tf.Variable(floats(rng, 30))
+    x, kernel, bias = (
+        floats(rng, 20, 9),
+        tf.Variable(floats(rng, 30, 9)),
+        tf.Variable(floats(rng, 30)),
+    )
     labels = to_tf(some_labels(rng, 20, 30))
     spec = tf.TensorSpec
 

@@ -99,9 +99,7 @@ def test_nan_logits_give_nan(bits, place):
 @pytest.mark.parametrize("labels", [[[], [2], [0, 4]], [[], [0, 1, 3, 4], [0]], [[1], [9], [5]]])
 def test_softmax_names_the_first_row_whose_label_is_not_active(labels):
     active = csr([[], [0, 1, 3], [0, 4]])
-    bad = next(
-        row for row in range(3) if not np.isin(csr(labels).row(row), active.row(row)).all()
-    )
+    bad = next(row for row in range(3) if not np.isin(csr(labels).row(row), active.row(row)).all())
     for logits in (np.zeros(5), np.full(5, np.nan)):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"row {bad} has a label"):
             loss_and_gradient(logits, active, csr(labels))

@@ -1,0 +1,956 @@
+// Runs every function of the core on odd shapes, with four threads and with one, against plain
+// loops in double precision. Includes nothing but the core, so that sanitizers see all that runs.
+//
+// Arrays have exactly the size that the core may touch: AddressSanitizer finds the first float past
+// the end. Ends with 1 and one line for each failure.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "custom_ops/core/active_set.h"
+#include "custom_ops/core/dense_scan.h"
+#include "custom_ops/core/hashing.h"
+#include "custom_ops/core/parallel.h"
+#include "custom_ops/core/random.h"
+#include "custom_ops/core/simd.h"
+#include "custom_ops/core/softmax.h"
+#include "custom_ops/core/sparse_products.h"
+
+namespace dslide {
+namespace {
+
+using Floats = std::vector<float>;
+using Doubles = std::vector<double>;
+using Ints = std::vector<int32_t>;
+
+int64_t checks = 0, failures = 0;
+
+void Check(bool holds, const std::string& what) {
+  ++checks;
+  if (holds) return;
+  ++failures;
+  std::printf("FAILED: %s\n", what.c_str());
+}
+
+// One rounding of a float, relative.
+constexpr double kRounding = 1.0 / (1 << 24);
+
+// |actual - expected| <= bound at every place.
+void CheckClose(const Floats& actual, const Doubles& expected, const Doubles& bound,
+                const std::string& what) {
+  bool holds = actual.size() == expected.size();
+  for (size_t i = 0; holds && i < actual.size(); ++i) {
+    holds = std::abs(actual[i] - expected[i]) <= bound[i];
+    if (!holds) {
+      std::printf("%s: %g at %zu, expected %g within %g\n", what.c_str(), actual[i], i, expected[i],
+                  bound[i]);
+    }
+  }
+  Check(holds, what);
+}
+
+template <typename T>
+void CheckSame(const std::vector<T>& one, const std::vector<T>& two, const std::string& what) {
+  Check(one.size() == two.size() &&
+            (one.empty() || std::memcmp(one.data(), two.data(), one.size() * sizeof(T)) == 0),
+        what);
+}
+
+void Alone(int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& work) {
+  if (total > 0) work(0, total);
+}
+
+// Ranges of uneven length, taken by whichever thread is free.
+void FourThreads(int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& work) {
+  if (total <= 0) return;
+  std::vector<int64_t> borders = {0};
+  for (int64_t length = 1; borders.back() < total; length = length * 2 % 37 + 1) {
+    borders.push_back(std::min(total, borders.back() + length * (1 + total / 100)));
+  }
+  std::atomic<size_t> next{0};
+  auto run = [&] {
+    for (size_t i = next++; i + 1 < borders.size(); i = next++) work(borders[i], borders[i + 1]);
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) threads.emplace_back(run);
+  for (std::thread& thread : threads) thread.join();
+}
+
+const std::vector<ParallelFor> kPools = {Alone, FourThreads};
+
+class Source {
+ public:
+  explicit Source(uint64_t seed) : seed_(seed) {}
+  uint64_t Word() { return Mix(seed_, count_++); }
+  int64_t Integer(int64_t n) { return Below(Word(), n); }
+  // In [-1, 1), and now and then 0.
+  float Float() { return Integer(8) == 0 ? 0.0f : static_cast<float>(2 * Unit(Word()) - 1); }
+  Floats Array(int64_t size) {
+    Floats result(size);
+    for (float& value : result) value = Float();
+    return result;
+  }
+  // Rows of at most `most` distinct ascending ids.
+  Csr Sets(int64_t rows, int64_t units, int64_t most) {
+    Csr result;
+    result.splits = {0};
+    for (int64_t row = 0; row < rows; ++row) {
+      std::set<int32_t> ids;
+      for (int64_t j = Integer(most + 1); j > 0; --j) ids.insert(Integer(units));
+      result.ids.insert(result.ids.end(), ids.begin(), ids.end());
+      result.splits.push_back(result.ids.size());
+    }
+    result.ids.shrink_to_fit();
+    return result;
+  }
+
+ private:
+  uint64_t seed_;
+  uint64_t count_ = 0;
+};
+
+struct Shape {
+  int64_t rows, units, d;
+  std::string Name(const std::string& what) const {
+    return what + " rows " + std::to_string(rows) + " units " + std::to_string(units) + " d " +
+           std::to_string(d);
+  }
+};
+
+const std::vector<Shape> kShapes = {
+    {0, 5, 3},    {1, 1, 1},   {1, 64, 7},    {63, 65, 8},    {64, 63, 9},
+    {65, 64, 31}, {7, 129, 1}, {130, 70, 33}, {33, 4099, 16}, {66, 300, 200},
+};
+
+// The small loops.
+void CheckSimd() {
+  const SimdKernels& simd = Simd();
+  Source source(1);
+  for (int64_t n : {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 100}) {
+    const std::string name = " of " + std::to_string(n);
+    Floats x = source.Array(n), out(n), doubled(n);
+    for (float& value : x) value *= 40;
+    const float top = simd.max(x.data(), n);
+    Check(top == *std::max_element(x.begin(), x.end()), "max" + name);
+    const float sum = simd.exp_sum(x.data(), n, top, out.data());
+    Doubles exact(n), bound(n);
+    double total = 0;
+    for (int64_t i = 0; i < n; ++i) total += exact[i] = std::exp(double{x[i]} - top);
+    for (int64_t i = 0; i < n; ++i) bound[i] = exact[i] * 3 * kRounding + 1e-37;
+    // x - top is rounded before the exponential is taken.
+    for (int64_t i = 0; i < n; ++i) bound[i] += exact[i] * std::abs(x[i] - top) * kRounding;
+    CheckClose(out, exact, bound, "exp" + name);
+    CheckClose({sum}, {total}, {total * (n + 60) * kRounding}, "exp_sum" + name);
+
+    doubled = x;
+    simd.add(x.data(), n, doubled.data());
+    simd.scale(x.data(), n, 2.0f, out.data());
+    CheckSame(out, doubled, "add and scale" + name);
+    simd.scale(out.data(), n, 0.5f, out.data());
+    CheckSame(out, x, "scale in place" + name);
+    Check(simd.all_finite(x.data(), n), "all_finite" + name);
+    Check(!simd.any_above(x.data(), x.data(), n), "any_above itself" + name);
+    for (int64_t i = 0; i < n; ++i) {
+      Floats other = x;
+      other[i] = std::nextafter(x[i], 1000.0f);
+      Check(simd.any_above(other.data(), x.data(), n), "any_above" + name);
+      for (float bad :
+           {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+            -std::numeric_limits<float>::infinity()}) {
+        other[i] = bad;
+        Check(!simd.all_finite(other.data(), n), "all_finite with a bad value" + name);
+      }
+    }
+  }
+}
+
+// e^x over all that a softmax asks for.
+void CheckExp() {
+  Floats x, out;
+  for (double value = -120; value <= 0; value += 0.00371) x.push_back(static_cast<float>(value));
+  out.resize(x.size());
+  Simd().exp_sum(x.data(), x.size(), 0, out.data());
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double exact = std::exp(double{x[i]});
+    if (x[i] > -87) worst = std::max(worst, std::abs(out[i] - exact) / exact);
+    if (x[i] < -88) Check(out[i] == 0, "exp vanishes");
+  }
+  Check(worst < 3 * kRounding, "exp: relative error " + std::to_string(worst / kRounding));
+}
+
+void CheckGemm() {
+  Source source(2);
+  for (int64_t m : {1, 3, 4, 6, 8, 13}) {
+    for (int64_t n : {1, 7, 16, 33, 64}) {
+      for (int64_t k : {0, 1, 5, 32}) {
+        // a as it is and turned; b and c with room between their rows.
+        const int64_t ldb = n + 3, ldc = n + 2;
+        const Floats a = source.Array(m * k), b = source.Array(std::max<int64_t>(0, k * ldb - 3));
+        const Floats before = source.Array(m * ldc - 2);
+        for (bool turned : {false, true}) {
+          for (bool accumulate : {false, true}) {
+            Floats c = before;
+            Simd().gemm(m, n, k, a.data(), turned ? 1 : k, turned ? m : 1, b.data(), ldb, c.data(),
+                        ldc, accumulate);
+            Doubles exact(before.begin(), before.end()), bound(before.size(), 0);
+            for (int64_t i = 0; i < m; ++i) {
+              for (int64_t j = 0; j < n; ++j) {
+                double sum = accumulate ? before[i * ldc + j] : 0, size = std::abs(sum);
+                for (int64_t l = 0; l < k; ++l) {
+                  const double product = double{a[turned ? l * m + i : i * k + l]} * b[l * ldb + j];
+                  sum += product;
+                  size += std::abs(product);
+                }
+                exact[i * ldc + j] = sum;
+                bound[i * ldc + j] = size * (k + 2) * kRounding;
+              }
+            }
+            CheckClose(c, exact, bound, "gemm");
+          }
+        }
+      }
+    }
+  }
+}
+
+void CheckColumns() {
+  Source source(3);
+  for (int64_t rows : {1, 5, 64}) {
+    for (int64_t cols : {1, 8, 19, 64}) {
+      const int64_t ld = cols + 1;
+      Floats tile = source.Array(rows * ld - 1);
+      for (float& value : tile) value *= 30;
+      Floats top(cols, std::numeric_limits<float>::lowest()), sum(cols, 0);
+      // In two steps, as tile follows tile.
+      const int64_t half = (rows + 1) / 2;
+      Simd().column_log_sum_exp(tile.data(), half, ld, cols, top.data(), sum.data());
+      if (half < rows) {
+        Simd().column_log_sum_exp(tile.data() + half * ld, rows - half, ld, cols, top.data(),
+                                  sum.data());
+      }
+      const Floats scale = source.Array(cols);
+      Floats softmax = tile;
+      Simd().column_softmax(softmax.data(), rows, ld, cols, top.data(), scale.data());
+      for (int64_t j = 0; j < cols; ++j) {
+        float best = tile[j];
+        for (int64_t i = 0; i < rows; ++i) best = std::max(best, tile[i * ld + j]);
+        double total = 0;
+        for (int64_t i = 0; i < rows; ++i) {
+          const double e = std::exp(double{tile[i * ld + j]} - best);
+          total += e;
+          CheckClose({softmax[i * ld + j]}, {e * scale[j]}, {e * 80 * kRounding + 1e-37},
+                     "column_softmax");
+        }
+        Check(top[j] == best, "column maximum");
+        CheckClose({sum[j]}, {total}, {total * (rows + 80) * kRounding}, "column sum");
+      }
+      for (int64_t i = 0; i + 1 < rows; ++i) {
+        Check(softmax[i * ld + cols] == tile[i * ld + cols], "column_softmax keeps its columns");
+      }
+    }
+  }
+}
+
+// Hashing.
+void CheckHashes() {
+  Source source(4);
+  for (int64_t dim : {1, 7, 8, 31, 200}) {
+    for (int64_t n : {0, 1, 31, 32, 70}) {
+      const int64_t bits = 3, tables = 11, nonzeros = (dim + 2) / 3;
+      const int64_t projections = bits * tables;
+      Ints index(projections * nonzeros);
+      Floats value(projections * nonzeros), x = source.Array(n * dim);
+      MakeSimHash(5, dim, projections, nonzeros, index.data(), value.data());
+      const SimHash hash = {dim, bits, tables, nonzeros, index.data(), value.data()};
+      Ints first;
+      for (const ParallelFor& pool : kPools) {
+        Ints codes(n * tables);
+        Check(SimHashCodes(hash, x.data(), n, codes.data(), pool).empty(), "SimHashCodes");
+        for (int64_t i = 0; i < n * projections; ++i) {
+          const int64_t row = i / projections, p = i % projections;
+          double sum = 0, size = 0;
+          for (int64_t j = p * nonzeros; j < (p + 1) * nonzeros; ++j) {
+            sum += double{value[j]} * x[row * dim + index[j]];
+            size += std::abs(double{value[j]} * x[row * dim + index[j]]);
+          }
+          if (std::abs(sum) <= size * (nonzeros + 2) * kRounding && sum != 0) continue;
+          const int32_t code = codes[row * tables + p / bits];
+          Check((code >> p % bits & 1) == (sum > 0), "SimHash bit");
+        }
+        if (first.empty()) first = codes;
+        CheckSame(first, codes, "SimHash by threads");
+      }
+      if (n == 0) continue;
+      x[(n / 2) * dim] = std::numeric_limits<float>::quiet_NaN();
+      Ints codes(n * tables);
+      const std::string error = SimHashCodes(hash, x.data(), n, codes.data(), FourThreads);
+      Check(error.find("row " + std::to_string(n / 2) + " ") == 0, "NaN is named: " + error);
+    }
+  }
+}
+
+// The winner of each bin with values, for Dwta.
+void CheckDwta() {
+  Source source(6);
+  for (int64_t dim : {1, 7, 8, 31, 200}) {
+    int64_t bin_size = 8;
+    while (bin_size > dim) bin_size /= 2;
+    const int64_t per_table = 3, tables = 5, bins = per_table * tables;
+    Ints index(bins * bin_size);
+    MakeDwta(7, dim, bins, bin_size, index.data());
+    for (int64_t n : {0, 1, 33, 70}) {
+      Floats x = source.Array(n * dim);
+      for (float& value : x) value = source.Integer(3) ? 0.0f : std::abs(value);
+      for (int64_t address_bits : {0, 4, 9}) {
+        const Dwta hash = {dim, per_table, tables, bin_size, address_bits, index.data()};
+        Ints first;
+        for (const ParallelFor& pool : kPools) {
+          Ints codes(n * tables);
+          Check(DwtaCodes(hash, x.data(), n, codes.data(), pool).empty(), "DwtaCodes");
+          if (first.empty()) first = codes;
+          CheckSame(first, codes, "DWTA by threads");
+          for (int32_t code : codes) Check(code >= 0 && code < 1 << address_bits, "DWTA range");
+          if (address_bits < 9) continue;
+          for (int64_t i = 0; i < n * bins; ++i) {
+            const float* row = x.data() + i / bins * dim;
+            const int32_t* bin = index.data() + i % bins * bin_size;
+            int64_t winner = 0;
+            for (int64_t j = 1; j < bin_size; ++j) {
+              if (row[bin[j]] > row[bin[winner]]) winner = j;
+            }
+            if (row[bin[winner]] == 0) continue;  // borrowed, or won by 0
+            const int64_t bits = bin_size == 8 ? 3 : bin_size == 4 ? 2 : bin_size == 2 ? 1 : 0;
+            const int64_t place = per_table - 1 - i % per_table;
+            const int32_t code = codes[i / bins * tables + i % bins / per_table];
+            Check((code >> bits * place & (bin_size - 1)) == winner, "DWTA winner");
+          }
+        }
+      }
+    }
+  }
+}
+
+void CheckTables() {
+  Source source(8);
+  for (int64_t n : {0, 1, 100, 1000}) {
+    for (int64_t tables : {1, 8, 9, 21}) {
+      const int64_t buckets = 13;
+      Ints codes(n * tables);
+      for (int32_t& code : codes) code = source.Integer(buckets);
+      for (const ParallelFor& pool : kPools) {
+        Ints ptr(tables * (buckets + 1)), ids(tables * n);
+        Check(BuildTables(codes.data(), n, tables, buckets, ptr.data(), ids.data(), pool).empty(),
+              "BuildTables");
+        for (int64_t t = 0; t < tables; ++t) {
+          Ints expected;
+          for (int64_t b = 0; b < buckets; ++b) {
+            Check(ptr[t * (buckets + 1) + b] == static_cast<int32_t>(expected.size()),
+                  "bucket_ptr");
+            for (int64_t i = 0; i < n; ++i) {
+              if (codes[i * tables + t] == b) expected.push_back(i);
+            }
+          }
+          Check(ptr[t * (buckets + 1) + buckets] == n, "end of bucket_ptr");
+          CheckSame(Ints(ids.begin() + t * n, ids.begin() + (t + 1) * n), expected, "neuron_ids");
+        }
+        if (n == 0) continue;
+        Ints wrong = codes;
+        wrong[n / 2 * tables] = buckets;
+        const std::string error =
+            BuildTables(wrong.data(), n, tables, buckets, ptr.data(), ids.data(), pool);
+        Check(error.find("neuron " + std::to_string(n / 2) + " ") == 0, "bad code: " + error);
+      }
+    }
+  }
+}
+
+// Active sets.
+void CheckSelection() {
+  Source source(9);
+  for (const Shape& shape : kShapes) {
+    for (int64_t tables : {3, 300}) {
+      const int64_t buckets = 4, rows = shape.rows, units = shape.units;
+      Ints neuron_codes(units * tables), codes(rows * tables);
+      for (int32_t& code : neuron_codes) code = source.Integer(buckets);
+      for (int32_t& code : codes) code = source.Integer(buckets);
+      Ints ptr(tables * (buckets + 1)), ids(tables * units);
+      BuildTables(neuron_codes.data(), units, tables, buckets, ptr.data(), ids.data(), Alone);
+      const Csr labels = source.Sets(rows, units, 3), shared = source.Sets(1, units, 20);
+      for (int64_t hashed : {int64_t{0}, int64_t{20}, units}) {
+        for (int64_t bucket_size : {int64_t{1}, int64_t{7}, units}) {
+          const int64_t shared_count = shared.ids.size();
+          const LshQuery query = {units,      tables, buckets,     codes.data(),      ptr.data(),
+                                  ids.data(), hashed, bucket_size, shared.ids.data(), shared_count,
+                                  11};
+          WeightedCsr first;
+          for (const ParallelFor& pool : kPools) {
+            bool sound = false;
+            const WeightedCsr got = SelectFromTables(query, labels.view(), pool, &sound);
+            Check(sound, "sound tables");
+            Check(CheckCsr(got.csr.splits.data(), rows, got.csr.ids.data(), got.csr.ids.size(),
+                           units, true)
+                      .empty(),
+                  shape.Name("selected CSR"));
+            Check(got.offsets.size() == got.csr.ids.size(), "one offset an id");
+            const CsrView view = got.csr.view();
+            for (int64_t row = 0; row < rows; ++row) {
+              Check(std::includes(view.begin(row), view.end(row), labels.view().begin(row),
+                                  labels.view().end(row)) &&
+                        std::includes(view.begin(row), view.end(row), shared.ids.begin(),
+                                      shared.ids.end()),
+                    shape.Name("labels and shared neurons"));
+              Check(view.length(row) <= std::max(hashed, labels.view().length(row)) + shared_count,
+                    shape.Name("size of a row"));
+            }
+            if (first.csr.splits.empty()) first = got;
+            CheckSame(first.csr.splits, got.csr.splits, "selected splits by threads");
+            CheckSame(first.csr.ids, got.csr.ids, "selected ids by threads");
+            CheckSame(first.offsets, got.offsets, "offsets by threads");
+          }
+        }
+      }
+      if (rows == 0 || units < 60) continue;  // too few for every bucket to hold one
+      // Tables that are not sound, with more ids of one neuron than a counter holds.
+      Ints broken(tables * units, static_cast<int32_t>(units));
+      bool sound = true;
+      LshQuery query = {units,
+                        tables,
+                        buckets,
+                        codes.data(),
+                        ptr.data(),
+                        broken.data(),
+                        5,
+                        units,
+                        shared.ids.data(),
+                        0,
+                        11};
+      SelectFromTables(query, labels.view(), FourThreads, &sound);
+      Check(!sound, "ids out of range are noticed");
+      std::fill(broken.begin(), broken.end(), 0);
+      SelectFromTables(query, labels.view(), FourThreads, &sound);
+    }
+  }
+}
+
+void CheckLabelsAndSamples() {
+  const std::vector<int64_t> splits = {0, 4, 4, 6}, values = {3, -1, 0, 3, -1, 4};
+  Csr labels;
+  Check(CanonicalLabels(splits.data(), 3, values.data(), 6, 5, &labels).empty(), "labels");
+  CheckSame(labels.ids, Ints{0, 3, 4}, "sorted labels");
+  CheckSame(labels.splits, std::vector<int64_t>{0, 2, 2, 3}, "splits of labels");
+  for (int64_t bad : {int64_t{5}, int64_t{-2}, std::numeric_limits<int64_t>::min(),
+                      std::numeric_limits<int64_t>::max()}) {
+    std::vector<int64_t> wrong = values;
+    wrong[5] = bad;
+    const std::string error = CanonicalLabels(splits.data(), 3, wrong.data(), 6, 5, &labels);
+    Check(error.find("row 2 has label " + std::to_string(bad)) == 0, error);
+  }
+  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{0, 4, 3, 6},
+                                            {1, 4, 4, 6},
+                                            {0, 4, 4, 5},
+                                            {0, -9, 4, 6},
+                                            {0, 9, 9, 6}}) {
+    Check(!CanonicalLabels(wrong.data(), 3, values.data(), 6, 5, &labels).empty(), "bad splits");
+    Check(!CheckCsr(wrong.data(), 3, Ints{0, 1, 2, 3, 0, 1}.data(), 6, 9, true).empty(), "CSR");
+  }
+  const Ints repeated = {0, 1, 1, 2, 0, 1};
+  Check(CheckCsr(splits.data(), 3, repeated.data(), 6, 3, false).empty(), "repeated ids");
+  Check(!CheckCsr(splits.data(), 3, repeated.data(), 6, 3, true).empty(), "repeated ids, strictly");
+  Check(!CheckCsr(splits.data(), 3, repeated.data(), 6, 2, false).empty(), "id out of range");
+
+  for (Distribution distribution : {Distribution::kUniform, Distribution::kLogUniform}) {
+    for (int64_t units : {1, 63, 64, 65, 5000}) {
+      for (int64_t count : {int64_t{0}, int64_t{1}, units / 2, units, units + 9}) {
+        const Ints ids = SampleNeurons(units, count, distribution, 12);
+        Check(static_cast<int64_t>(ids.size()) == std::min(count, units), "number of samples");
+        const int64_t bounds[] = {0, static_cast<int64_t>(ids.size())};
+        Check(CheckCsr(bounds, 1, ids.data(), ids.size(), units, true).empty(), "distinct samples");
+      }
+    }
+  }
+  const Csr some{{0, 2, 2, 3}, {0, 3, 4}};
+  const Csr both = UnionWithLabels(Ints{1, 3}.data(), 2, some.view());
+  CheckSame(both.ids, Ints{0, 1, 3, 1, 3, 1, 3, 4}, "union");
+  CheckSame(both.splits, std::vector<int64_t>{0, 3, 5, 8}, "splits of the union");
+  CheckSame(UnionWithLabels(nullptr, 0, some.view()).ids, some.ids, "union with nothing");
+}
+
+// The view by neuron with arrays of its own.
+struct View {
+  Ints neurons, entry_row, entry_index;
+  std::vector<int64_t> splits;
+
+  View(const Csr& active, int64_t units, const ParallelFor& pool) {
+    const Transpose transpose(active.view(), units, pool);
+    neurons.resize(transpose.count());
+    splits.resize(transpose.count() + 1);
+    entry_row.resize(active.ids.size());
+    entry_index.resize(active.ids.size());
+    transpose.Write(neurons.data(), splits.data(), entry_row.data(), entry_index.data(), pool);
+  }
+  NeuronView view() const {
+    return {static_cast<int64_t>(neurons.size()), neurons.data(), splits.data(), entry_row.data(),
+            entry_index.data()};
+  }
+};
+
+void CheckTranspose(const Shape& shape, const Csr& active) {
+  const View one(active, shape.units, Alone), four(active, shape.units, FourThreads);
+  CheckSame(one.neurons, four.neurons, shape.Name("neurons by threads"));
+  CheckSame(one.splits, four.splits, shape.Name("neuron_splits by threads"));
+  CheckSame(one.entry_row, four.entry_row, shape.Name("entry_row by threads"));
+  CheckSame(one.entry_index, four.entry_index, shape.Name("entry_index by threads"));
+  const int64_t entries = active.ids.size();
+  Check(CheckNeuronView(one.view(), shape.rows, entries, shape.units).empty(), "sound view");
+  Check(EntriesAreDistinct(one.entry_index.data(), entries), "distinct entries");
+  std::vector<std::pair<int32_t, int32_t>> expected, got;  // (neuron, place)
+  for (int64_t e = 0; e < entries; ++e) expected.emplace_back(active.ids[e], e);
+  std::sort(expected.begin(), expected.end());
+  for (size_t u = 0; u < one.neurons.size(); ++u) {
+    for (int64_t e = one.splits[u]; e < one.splits[u + 1]; ++e) {
+      got.emplace_back(one.neurons[u], one.entry_index[e]);
+      const int64_t place = one.entry_index[e], row = one.entry_row[e];
+      Check(active.splits[row] <= place && place < active.splits[row + 1], "row of an entry");
+    }
+  }
+  Check(expected == got, shape.Name("transpose"));
+  if (entries < 2) return;
+  View wrong = one;
+  wrong.entry_index[0] = wrong.entry_index[1];
+  Check(!EntriesAreDistinct(wrong.entry_index.data(), entries), "an entry twice");
+  wrong.entry_index[0] = static_cast<int32_t>(entries);
+  Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units).empty(), "wrong view");
+}
+
+// Sums of products with their error bounds.
+struct Sums {
+  Doubles exact, size;
+  std::vector<int64_t> terms;
+
+  explicit Sums(int64_t n) : exact(n), size(n), terms(n) {}
+  void Add(int64_t i, double product) {
+    exact[i] += product;
+    size[i] += std::abs(product);
+    ++terms[i];
+  }
+  // 16 more additions: sums may go by slabs.
+  Doubles Bound() const {
+    Doubles bound(exact.size());
+    for (size_t i = 0; i < bound.size(); ++i) bound[i] = size[i] * (terms[i] + 18) * kRounding;
+    return bound;
+  }
+};
+
+struct Layer {
+  Floats x, w, bias;
+  Csr active;
+  Floats coef;
+
+  Layer(const Shape& shape, Source* source)
+      : x(source->Array(shape.rows * shape.d)),
+        w(source->Array(shape.units * shape.d)),
+        bias(source->Array(shape.units)),
+        active(source->Sets(shape.rows, shape.units, 40)),
+        coef(source->Array(active.ids.size())) {}
+};
+
+void CheckProducts(const Shape& shape, const Layer& layer) {
+  const int64_t d = shape.d, entries = layer.active.ids.size();
+  Sums logits(entries), y(shape.rows * d), gradient(shape.units * d), sums(shape.units);
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    for (int64_t e = layer.active.splits[row]; e < layer.active.splits[row + 1]; ++e) {
+      const int64_t unit = layer.active.ids[e];
+      logits.Add(e, layer.bias[unit]);
+      sums.Add(unit, layer.coef[e]);
+      for (int64_t i = 0; i < d; ++i) {
+        logits.Add(e, double{layer.x[row * d + i]} * layer.w[unit * d + i]);
+        y.Add(row * d + i, double{layer.coef[e]} * layer.w[unit * d + i]);
+        gradient.Add(unit * d + i, double{layer.coef[e]} * layer.x[row * d + i]);
+      }
+    }
+  }
+  const View view(layer.active, shape.units, Alone);
+  const int64_t count = view.neurons.size();
+  std::vector<Floats> first;
+  for (const ParallelFor& pool : kPools) {
+    Floats got_logits(entries), got_y(shape.rows * d), got_by_neuron(shape.rows * d);
+    Floats rows(count * d), entry_sums(count), got_gradient(shape.units * d), got_sums(shape.units);
+    ActiveLogits(view.view(), layer.x.data(), layer.w.data(), layer.bias.data(), d,
+                 got_logits.data(), pool);
+    CheckClose(got_logits, logits.exact, logits.Bound(), shape.Name("ActiveLogits"));
+    CsrMatMul(layer.active.view(), layer.coef.data(), layer.w.data(), d, got_y.data(), pool);
+    CheckClose(got_y, y.exact, y.Bound(), shape.Name("CsrMatMul"));
+    CsrMatMulByNeuron(view.view(), shape.rows, layer.coef.data(), layer.w.data(), d,
+                      got_by_neuron.data(), pool);
+    CheckClose(got_by_neuron, y.exact, y.Bound(), shape.Name("CsrMatMulByNeuron"));
+    RowGradient(view.view(), layer.x.data(), layer.coef.data(), d, rows.data(), pool);
+    EntrySums(view.splits.data(), count, view.entry_index.data(), layer.coef.data(),
+              entry_sums.data(), pool);
+    for (int64_t u = 0; u < count; ++u) {
+      std::copy_n(rows.begin() + u * d, d, got_gradient.begin() + view.neurons[u] * d);
+      got_sums[view.neurons[u]] = entry_sums[u];
+    }
+    CheckClose(got_gradient, gradient.exact, gradient.Bound(), shape.Name("RowGradient"));
+    CheckClose(got_sums, sums.exact, sums.Bound(), shape.Name("EntrySums"));
+    const std::vector<Floats> all = {got_logits, got_y, got_by_neuron, rows, entry_sums};
+    if (first.empty()) first = all;
+    for (size_t i = 0; i < all.size(); ++i) {
+      CheckSame(first[i], all[i], shape.Name("product " + std::to_string(i) + " by threads"));
+    }
+  }
+}
+
+// Labels from the active set; every third row has none.
+Csr SomeOf(const Csr& active) {
+  Csr labels;
+  labels.splits = {0};
+  const CsrView view = active.view();
+  for (int64_t row = 0; row < view.rows; ++row) {
+    for (int64_t j = 0; row % 3 != 2 && j < view.length(row) && j < 5; j += 2) {
+      labels.ids.push_back(view.begin(row)[j]);
+    }
+    labels.splits.push_back(labels.ids.size());
+  }
+  labels.ids.shrink_to_fit();
+  return labels;
+}
+
+// Loss of one row and the gradient by its logits, in double precision.
+double RowLoss(const double* logits, const int32_t* ids, int64_t n, const int32_t* labels,
+               int64_t label_count, double* gradient) {
+  std::fill_n(gradient, n, 0.0);
+  if (label_count == 0) return 0;
+  const double top = *std::max_element(logits, logits + n);
+  double total = 0, mean = 0;
+  for (int64_t j = 0; j < n; ++j) total += std::exp(logits[j] - top);
+  for (int64_t j = 0; j < n; ++j) {
+    const bool is_label = std::binary_search(labels, labels + label_count, ids[j]);
+    gradient[j] = std::exp(logits[j] - top) / total - (is_label ? 1.0 / label_count : 0);
+    if (is_label) mean += logits[j] / label_count;
+  }
+  return top + std::log(total) - mean;
+}
+
+void CheckSoftmax(const Shape& shape, const Layer& layer, Source* source) {
+  const int64_t entries = layer.active.ids.size();
+  Floats logits = source->Array(entries), scale = source->Array(shape.rows);
+  for (float& logit : logits) logit *= 20;
+  const Csr labels = SomeOf(layer.active);
+  const CsrView active = layer.active.view();
+  Doubles loss(shape.rows), gradient(entries), scaled(entries), bound(entries);
+  const Doubles exact(logits.begin(), logits.end()), loss_bound(shape.rows, 200 * kRounding);
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    const int64_t first = active.splits[row], n = active.length(row);
+    loss[row] = RowLoss(exact.data() + first, active.begin(row), n, labels.view().begin(row),
+                        labels.view().length(row), gradient.data() + first);
+    for (int64_t e = first; e < first + n; ++e) {
+      scaled[e] = gradient[e] * scale[row];
+      bound[e] = (n + 60) * kRounding;
+    }
+  }
+  std::vector<Floats> before;
+  for (const ParallelFor& pool : kPools) {
+    Floats got_loss(shape.rows), got_gradient(entries), got_scaled(entries);
+    Check(SoftmaxCrossentropy(active, logits.data(), labels.view(), got_loss.data(),
+                              got_gradient.data(), pool) == -1,
+          "labels are active");
+    CheckClose(got_loss, loss, loss_bound, shape.Name("SoftmaxCrossentropy"));
+    CheckClose(got_gradient, gradient, bound, shape.Name("its gradient"));
+    ScaleRows(active, got_gradient.data(), scale.data(), got_scaled.data(), pool);
+    CheckClose(got_scaled, scaled, bound, shape.Name("ScaleRows"));
+    const std::vector<Floats> all = {got_loss, got_gradient, got_scaled};
+    if (before.empty()) before = all;
+    for (size_t i = 0; i < all.size(); ++i) CheckSame(before[i], all[i], "softmax by threads");
+
+    if (labels.ids.empty()) continue;
+    Csr wrong = labels;
+    wrong.ids[0] = static_cast<int32_t>(shape.units);
+    wrong.ids.back() = static_cast<int32_t>(shape.units);
+    int64_t row = 0;
+    while (labels.view().length(row) == 0) ++row;
+
+    if (labels.view().length(row) == 1) {
+      Check(SoftmaxCrossentropy(active, logits.data(), wrong.view(), got_loss.data(),
+                                got_gradient.data(), pool) == row,
+            "the first row with a lost label");
+    }
+  }
+}
+
+void CheckCsrTopK(const Shape& shape, const Layer& layer, Source* source) {
+  const CsrView active = layer.active.view();
+  Floats logits(active.size());
+  for (float& logit : logits) logit = static_cast<float>(source->Integer(7));
+  for (int64_t k : {1, 5, 60}) {
+    for (const ParallelFor& pool : kPools) {
+      Ints ids(shape.rows * k);
+      Floats scores(shape.rows * k);
+      CsrTopK(active, logits.data(), k, ids.data(), scores.data(), pool);
+      for (int64_t row = 0; row < shape.rows; ++row) {
+        std::vector<std::pair<float, int32_t>> best;  // (-score, id)
+        for (int64_t e = active.splits[row]; e < active.splits[row + 1]; ++e) {
+          best.emplace_back(-logits[e], active.ids[e]);
+        }
+        std::sort(best.begin(), best.end());
+        best.resize(k, {std::numeric_limits<float>::infinity(), -1});
+        for (int64_t j = 0; j < k; ++j) {
+          Check(ids[row * k + j] == best[j].second && scores[row * k + j] == -best[j].first,
+                shape.Name("CsrTopK"));
+        }
+      }
+    }
+  }
+}
+
+// Passes over all units. Weights are multiples of 1/8, so that logits are exact.
+void CheckScans(const Shape& shape, Source* source) {
+  const int64_t rows = shape.rows, units = shape.units, d = shape.d;
+  Floats x(rows * d), w(units * d), bias(units), upstream = source->Array(rows);
+  for (Floats* array : {&x, &w, &bias}) {
+    for (float& value : *array) value = static_cast<float>(source->Integer(17) - 8) / 8;
+  }
+  Csr labels = source->Sets(rows, units, 3);
+  for (const float* given : std::vector<const float*>{nullptr, bias.data()}) {
+    const DenseScan scan = {rows, d, units, x.data(), w.data(), given};
+    Doubles logits(rows * units), by_logit(rows * units), loss(rows);
+    Sums x_sums(rows * d), w_sums(units * d), bias_sums(units);
+    Ints everything(units);
+    for (int64_t u = 0; u < units; ++u) everything[u] = static_cast<int32_t>(u);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t u = 0; u < units; ++u) {
+        double& logit = logits[row * units + u];
+        logit = given ? given[u] : 0;
+        for (int64_t i = 0; i < d; ++i) logit += double{x[row * d + i]} * w[u * d + i];
+      }
+      loss[row] =
+          RowLoss(logits.data() + row * units, everything.data(), units, labels.view().begin(row),
+                  labels.view().length(row), by_logit.data() + row * units);
+      for (int64_t u = 0; u < units; ++u) {
+        const double slope = by_logit[row * units + u] * upstream[row];
+        bias_sums.Add(u, slope);
+        for (int64_t i = 0; i < d; ++i) {
+          x_sums.Add(row * d + i, slope * w[u * d + i]);
+          w_sums.Add(u * d + i, slope * x[row * d + i]);
+        }
+      }
+    }
+    // Probabilities are good to some 20 roundings and the sum over units.
+    auto bound = [&](const Sums& sums) {
+      Doubles result = sums.Bound();
+      for (size_t i = 0; i < result.size(); ++i) {
+        result[i] += (sums.size[i] + std::abs(sums.exact[i])) * 40 * kRounding +
+                     sums.terms[i] * 2 * kRounding;
+      }
+      return result;
+    };
+    Doubles loss_bound(rows);
+    for (int64_t row = 0; row < rows; ++row) loss_bound[row] = (60 + loss[row]) * 4 * kRounding;
+    std::vector<Floats> before;
+    for (const ParallelFor& pool : kPools) {
+      Floats top(rows), log_sum(rows), got_loss(rows), x_gradient(rows * d), w_gradient(units * d);
+      Floats bias_gradient(given ? units : 0);
+      const LogSums sums = {top.data(), log_sum.data()};
+      FullCrossentropy(scan, labels.view(), sums, got_loss.data(), pool);
+      CheckClose(got_loss, loss, loss_bound, shape.Name("FullCrossentropy"));
+      FullCrossentropyGradient(scan, labels.view(), sums, upstream.data(), x_gradient.data(),
+                               w_gradient.data(), given ? bias_gradient.data() : nullptr, pool);
+      CheckClose(x_gradient, x_sums.exact, bound(x_sums), shape.Name("x gradient"));
+      CheckClose(w_gradient, w_sums.exact, bound(w_sums), shape.Name("w gradient"));
+      if (given) {
+        CheckClose(bias_gradient, bias_sums.exact, bound(bias_sums), shape.Name("bias gradient"));
+      }
+      const int64_t k = std::min<int64_t>(units, 9);
+      Ints ids(rows * k);
+      Floats scores(rows * k);
+      TopK(scan, k, ids.data(), scores.data(), pool);
+      for (int64_t row = 0; row < rows; ++row) {
+        Ints order = everything;
+        std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+          return logits[row * units + a] > logits[row * units + b];
+        });
+        for (int64_t j = 0; j < k; ++j) {
+          Check(
+              ids[row * k + j] == order[j] && scores[row * k + j] == logits[row * units + order[j]],
+              shape.Name("TopK"));
+        }
+      }
+      const std::vector<Floats> all = {top,        log_sum,    got_loss,
+                                       x_gradient, w_gradient, bias_gradient};
+      if (before.empty()) before = all;
+      for (size_t i = 0; i < all.size(); ++i) {
+        CheckSame(before[i], all[i], shape.Name("scan " + std::to_string(i) + " by threads"));
+      }
+    }
+  }
+}
+
+// Adam.
+struct Moments {
+  Floats weight, momentum, velocity;
+
+  Moments(int64_t size, Source* source)
+      : weight(source->Array(size)), momentum(source->Array(size)), velocity(source->Array(size)) {
+    for (float& value : velocity) value *= value;
+  }
+  AdamState State(int64_t d) { return {weight.data(), momentum.data(), velocity.data(), d}; }
+};
+
+void CheckAdamIsSame(const Moments& one, const Moments& two, const std::string& what) {
+  CheckSame(one.weight, two.weight, what + ": weight");
+  CheckSame(one.momentum, two.momentum, what + ": momentum");
+  CheckSame(one.velocity, two.velocity, what + ": velocity");
+}
+
+const AdamStep kStep = {0.02f, 0.9f, 0.99f, 1e-3f, 0.003f};
+
+// Whether `after` is one step from `before` with the gradient given, at the places given.
+void CheckStep(const Moments& before, const Moments& after, const Doubles& gradient,
+               const Doubles& error, const std::string& what) {
+  const size_t n = gradient.size();
+  Doubles weight(n), momentum(n), velocity(n), weight_bound(n), momentum_bound(n),
+      velocity_bound(n);
+  for (size_t i = 0; i < n; ++i) {
+    const double g = gradient[i], b1 = kStep.beta_1, b2 = kStep.beta_2;
+    momentum[i] = b1 * before.momentum[i] + (1 - b1) * g;
+    velocity[i] = b2 * before.velocity[i] + (1 - b2) * g * g;
+    const double root = std::sqrt(velocity[i]) + kStep.epsilon;
+    weight[i] = before.weight[i] * (1 - double{kStep.decay}) - kStep.rate * momentum[i] / root;
+    momentum_bound[i] = error[i] + 4 * kRounding * (std::abs(before.momentum[i]) + std::abs(g));
+    velocity_bound[i] =
+        2 * error[i] * std::abs(g) + 4 * kRounding * (before.velocity[i] + g * g) + 1e-37;
+    weight_bound[i] =
+        4 * kRounding * std::abs(weight[i]) + 3 * kRounding +
+        kStep.rate *
+            (momentum_bound[i] + std::abs(momentum[i]) * velocity_bound[i] / (root * root)) / root;
+  }
+  CheckClose(after.weight, weight, weight_bound, what + ": weight");
+  CheckClose(after.momentum, momentum, momentum_bound, what + ": momentum");
+  CheckClose(after.velocity, velocity, velocity_bound, what + ": velocity");
+}
+
+void CheckDenseAdam() {
+  Source source(20);
+  for (int64_t n : {0, 1, 7, 63, 64, 65, 1000, 12345}) {
+    const Moments start(n, &source);
+    const Floats gradient = source.Array(n);
+    Moments one = start, four = start;
+    DenseAdam(one.State(n), n, gradient.data(), kStep, Alone);
+    DenseAdam(four.State(n), n, gradient.data(), kStep, FourThreads);
+    CheckAdamIsSame(one, four, "DenseAdam by threads");
+    CheckStep(start, one, Doubles(gradient.begin(), gradient.end()), Doubles(n, 0), "DenseAdam");
+  }
+}
+
+void CheckRowAdam(const Shape& shape, const Layer& layer, Source* source) {
+  const int64_t d = shape.d;
+  const View view(layer.active, shape.units, Alone);
+  const int64_t count = view.neurons.size();
+  const Moments start(shape.units * d, source);
+  Floats gradient(count * d);
+  RowGradient(view.view(), layer.x.data(), layer.coef.data(), d, gradient.data(), Alone);
+  Moments apart = start;
+  RowAdam(apart.State(d), view.neurons.data(), count, gradient.data(), kStep, Alone);
+  for (const ParallelFor& pool : kPools) {
+    Moments threads = start, fused = start;
+    RowAdam(threads.State(d), view.neurons.data(), count, gradient.data(), kStep, pool);
+    CheckAdamIsSame(apart, threads, shape.Name("RowAdam by threads"));
+    RowGradientAdam(view.view(), layer.x.data(), layer.coef.data(), fused.State(d), kStep, pool);
+    CheckAdamIsSame(apart, fused, shape.Name("RowGradientAdam"));
+  }
+  // Touched rows make one step, all others none.
+  Moments touched(0, source), stepped(0, source);
+  std::set<int32_t> rows(view.neurons.begin(), view.neurons.end());
+  for (int64_t i = 0; i < shape.units * d; ++i) {
+    if (rows.count(i / d)) {
+      for (auto [to, from] : {std::pair{&touched, &start}, {&stepped, &apart}}) {
+        to->weight.push_back(from->weight[i]);
+        to->momentum.push_back(from->momentum[i]);
+        to->velocity.push_back(from->velocity[i]);
+      }
+    } else {
+      Check(apart.weight[i] == start.weight[i] && apart.momentum[i] == start.momentum[i] &&
+                apart.velocity[i] == start.velocity[i],
+            shape.Name("untouched row"));
+    }
+  }
+  CheckStep(touched, stepped, Doubles(gradient.begin(), gradient.end()), Doubles(count * d, 0),
+            shape.Name("RowAdam"));
+}
+
+void CheckGroupedRows() {
+  Source source(21);
+  for (int64_t count : {0, 1, 5, 100}) {
+    Ints rows(count);
+    for (int32_t& row : rows) row = source.Integer(13);
+    const GroupedRows groups(rows.data(), count);
+    const NeuronView view = groups.view();
+    Check(CheckNeuronView(view, count, count, 13).empty(), "view of grouped rows");
+    std::vector<std::pair<int32_t, int32_t>> expected, got;  // (row, place)
+    for (int64_t j = 0; j < count; ++j) expected.emplace_back(rows[j], j);
+    std::sort(expected.begin(), expected.end());
+    for (int64_t u = 0; u < view.count; ++u) {
+      for (int64_t e = view.splits[u]; e < view.splits[u + 1]; ++e) {
+        got.emplace_back(view.neurons[u], view.entry_row[e]);
+      }
+    }
+    Check(expected == got, "grouped rows");
+  }
+}
+
+void CheckSlabs() {
+  for (int64_t total : {0, 1, 7, 16, 1000}) {
+    for (int64_t count : {1, 3, 16, 64}) {
+      const Slabs slabs(total, count);
+      Check(slabs.begin(0) == 0 && slabs.end(slabs.count() - 1) == total, "ends of slabs");
+      for (int64_t s = 0; s < slabs.count(); ++s) {
+        const int64_t length = slabs.end(s) - slabs.begin(s);
+        Check(length == total / slabs.count() || length == total / slabs.count() + 1, "slab");
+      }
+    }
+  }
+}
+
+void CheckAll() {
+  CheckSlabs();
+  CheckSimd();
+  CheckExp();
+  CheckGemm();
+  CheckColumns();
+  CheckHashes();
+  CheckDwta();
+  CheckTables();
+  CheckSelection();
+  CheckLabelsAndSamples();
+  CheckDenseAdam();
+  CheckGroupedRows();
+  Source source(30);
+  for (const Shape& shape : kShapes) {
+    const Layer layer(shape, &source);
+    CheckTranspose(shape, layer.active);
+    CheckProducts(shape, layer);
+    CheckSoftmax(shape, layer, &source);
+    CheckCsrTopK(shape, layer, &source);
+    CheckScans(shape, &source);
+    CheckRowAdam(shape, layer, &source);
+  }
+}
+
+}  // namespace
+}  // namespace dslide
+
+int main() {
+  dslide::CheckAll();
+  std::printf("%s: %lld checks, %lld failures\n", dslide::Simd().name,
+              static_cast<long long>(dslide::checks), static_cast<long long>(dslide::failures));
+  return dslide::failures == 0 ? 0 : 1;
+}
