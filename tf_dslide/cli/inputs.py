@@ -1,0 +1,147 @@
+"""The DATA argument of the commands: a file, a pair of files, or synthetic data."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tf_dslide.cli.console import status
+from tf_dslide.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from tf_dslide.data import Dataset
+
+_SYNTHETIC = "synth:"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data named on the command line. Making one checks what can be checked without reading.
+
+    Args:
+        text: The argument: a path, or `synth:NAME[:SAMPLES]`.
+        labels: The file of labels, where it is one of its own.
+        num_features: Width of the features of a file without header.
+        num_labels: Number of labels of a file without header.
+
+    Raises:
+        CommandError: A file is missing or no file, or the form of `text` is wrong.
+    """
+
+    text: str
+    labels: Path | None = None
+    num_features: int | None = None
+    num_labels: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self._is_synthetic:
+            require_file(Path(self.text))
+            if self.labels is not None:
+                require_file(self.labels)
+            return
+        if self.labels or self.num_features or self.num_labels:
+            raise CommandError(
+                f"{self.text} is synthetic and brings its own labels and sizes: leave out files of "
+                "labels, --num-features and --num-labels"
+            )
+        self._preset()
+
+    def read(self, split: Literal["train", "test"]) -> Dataset:
+        """Reads or makes the data.
+
+        Args:
+            split: Which samples of synthetic data: the two splits share none. Files are read whole.
+
+        Raises:
+            DataFormatError: The file breaks the format.
+            CommandError: There are no samples, no features or no labels.
+        """
+        with status(f"Reading {self.text}"):
+            data = self._read(split)
+        sizes = {
+            "samples": data.num_samples,
+            "features": data.num_features,
+            "labels": data.num_labels,
+        }
+        for what, size in sizes.items():
+            if size == 0:
+                raise CommandError(f"{self.text} has no {what}: nothing can be done with it")
+        return data
+
+    def _read(self, split: Literal["train", "test"]) -> Dataset:
+        from tf_dslide import data
+
+        if self._is_synthetic:
+            name, samples = self._preset()
+            return data.make_preset(name, split=split, num_samples=samples)
+        if self.labels is None:
+            return data.read_xmc(
+                self.text, num_features=self.num_features, num_labels=self.num_labels
+            )
+        return data.read_xmc_pair(
+            self.text,
+            self.labels,
+            num_features=self.num_features,
+            num_labels=self.num_labels,
+        )
+
+    @property
+    def _is_synthetic(self) -> bool:
+        return self.text.startswith(_SYNTHETIC)
+
+    def _preset(self) -> tuple[str, int | None]:
+        name, colon, samples = self.text.removeprefix(_SYNTHETIC).partition(":")
+        if not colon:
+            return name, None
+        if not (samples.isascii() and samples.isdigit()) or int(samples) < 1:
+            raise CommandError(
+                f"{self.text} asks for {samples!r} samples; expected synth:NAME or "
+                "synth:NAME:SAMPLES with a positive number, such as synth:small:5000"
+            )
+        return name, int(samples)
+
+
+def require_file(path: Path) -> None:
+    """Checks that a file can be read.
+
+    Raises:
+        CommandError: It is missing, no file, or not ours to read.
+    """
+    if not path.exists():
+        raise CommandError(f"{path}: no such file")
+    if path.is_dir():
+        raise CommandError(f"{path} is a folder; expected a file")
+    if not os.access(path, os.R_OK):
+        raise CommandError(f"{path} may not be read: permission denied")
+
+
+def read_label_names(path: Path, num_labels: int, owner: str) -> tuple[str, ...]:
+    """Reads names, one for each label of `owner`.
+
+    Raises:
+        CommandError: There are more or fewer names than labels.
+    """
+    from tf_dslide.data import read_names
+
+    names = read_names(path)
+    if len(names) != num_labels:
+        raise CommandError(
+            f"{path} has {len(names):,} names but {owner} has {num_labels:,} labels; expected one "
+            "name a line for each label"
+        )
+    return names
+
+
+def require_size(what: str, name: str, found: int, owner: str, expected: int) -> None:
+    """Checks that data fit what they are to be used with.
+
+    Raises:
+        CommandError: The numbers differ.
+    """
+    if found != expected:
+        raise CommandError(
+            f"{name} has {found:,} {what} but {owner} has {expected:,}: both must come from the "
+            "same vocabulary"
+        )

@@ -1,0 +1,91 @@
+"""Builds the network that `dslide train` trains. Imports TensorFlow: import it when needed."""
+
+import math
+from typing import Any
+
+import keras
+
+from tf_dslide.cli.settings import NetworkSettings, SamplerSettings
+from tf_dslide.hashing import DWTA, HashFamily, SimHash
+from tf_dslide.layers import DSlideDense, SparseDense
+from tf_dslide.losses import SlideCrossentropy
+from tf_dslide.optimizers import SparseAdam
+from tf_dslide.samplers import (
+    AllNeurons,
+    LogUniformSampler,
+    LshSampler,
+    Sampler,
+    UniformSampler,
+)
+
+# Of a bin of DWTA's usual size.
+_BITS_PER_BIN = 3
+
+
+def build_network(
+    settings: NetworkSettings, num_features: int, num_labels: int, num_steps: int
+) -> keras.Sequential:
+    """Builds and compiles the network.
+
+    Args:
+        settings: What to build.
+        num_features: Width of the sparse input.
+        num_labels: Number of outputs.
+        num_steps: Length of the training, for the schedule.
+
+    Returns:
+        A `Sequential` of `SparseDense`, further hidden layers, and `DSlideDense`; compiled with its
+        loss alone.
+    """
+    keras.utils.set_random_seed(settings.seed)
+    model = keras.Sequential([keras.Input((num_features,), sparse=True, name="features")])
+    for place, width in enumerate(settings.hidden):
+        kind = keras.layers.Dense if place else SparseDense
+        model.add(kind(width, activation="relu", name=f"hidden_{place + 1}"))
+        if settings.dropout:
+            model.add(keras.layers.Dropout(settings.dropout))
+    sampler = _make_sampler(settings.sampler, settings.seed)
+    model.add(DSlideDense(num_labels, sampler=sampler, name="labels"))
+    optimizer = SparseAdam(
+        _learning_rate(settings, num_steps), weight_decay=settings.weight_decay or None
+    )
+    model.compile(optimizer=optimizer, loss=SlideCrossentropy())
+    return model
+
+
+def count_steps(num_samples: int, batch_size: int, epochs: int) -> int:
+    """Number of steps of a training."""
+    return math.ceil(num_samples / batch_size) * epochs
+
+
+def _make_sampler(settings: SamplerSettings, seed: int) -> Sampler:
+    if settings.name == "all":
+        return AllNeurons()
+    if settings.name == "lsh":
+        family = _make_hash(settings, seed)
+        return LshSampler(hash=family, active=settings.active, seed=seed)
+    kind = UniformSampler if settings.name == "uniform" else LogUniformSampler
+    if settings.num_sampled is None:
+        return kind(seed=seed)
+    return kind(settings.num_sampled, seed=seed)
+
+
+def _make_hash(settings: SamplerSettings, seed: int) -> HashFamily:
+    tables: dict[str, Any] = {} if settings.tables is None else {"tables": settings.tables}
+    if settings.hash != "dwta":
+        return SimHash(settings.bits, seed=seed, **tables)
+    if settings.bits is None:
+        return DWTA(seed=seed, **tables)
+    bins = math.ceil(settings.bits / _BITS_PER_BIN)
+    return DWTA(bins, address_bits=settings.bits, seed=seed, **tables)
+
+
+def _learning_rate(
+    settings: NetworkSettings, num_steps: int
+) -> float | keras.optimizers.schedules.LearningRateSchedule:
+    schedules = keras.optimizers.schedules
+    if settings.schedule == "linear":
+        return schedules.PolynomialDecay(settings.learning_rate, num_steps, end_learning_rate=0.0)
+    if settings.schedule == "cosine":
+        return schedules.CosineDecay(settings.learning_rate, num_steps)
+    return settings.learning_rate

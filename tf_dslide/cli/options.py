@@ -1,0 +1,63 @@
+"""Options that several commands share, each defined once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DATA = "Data"
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        show_default=False,
+        help="A file in the format of the Extreme Classification Repository, plain or gzipped, or "
+        "synth:NAME[:SAMPLES] for synthetic data (see `dslide synth`).",
+    ),
+]
+Model = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", show_default=False, help="A .keras file of `dslide train`."),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        "--labels",
+        metavar="FILE",
+        help="Labels of DATA where they are a file of their own (a header `N L`, lines `label:1`).",
+        rich_help_panel=DATA,
+    ),
+]
+NumFeatures = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Width of the features in files without header.",
+        rich_help_panel=DATA,
+    ),
+]
+NumLabels = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Number of labels in files without header.", rich_help_panel=DATA
+    ),
+]
+LabelNames = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Readable names of the labels, one a line.", rich_help_panel=DATA
+    ),
+]
+BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Samples a step.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Threads to work with; all cores by default."),
+]
+Seed = Annotated[
+    int,
+    typer.Option(min=0, max=2**31 - 1, metavar="N", help="One seed gives one result."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -1,0 +1,84 @@
+"""What `dslide train` was told, checked. Light, so that checking needs no TensorFlow."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tf_dslide.cli.inputs import Source
+
+SamplerName = Literal["lsh", "uniform", "log-uniform", "all"]
+HashName = Literal["simhash", "dwta"]
+ScheduleName = Literal["linear", "cosine", "constant"]
+
+
+@dataclass(frozen=True)
+class SamplerSettings:
+    """What chooses the neurons of a training step; `None` leaves a choice to the sampler.
+
+    Attributes:
+        name: The kind of sampler.
+        hash: Family of hash functions, of `lsh` as are the next three.
+        bits: Bits of a hash code.
+        tables: Number of hash tables.
+        active: Neurons active for a sample.
+        num_sampled: Neurons drawn a step, of `uniform` and `log-uniform`.
+    """
+
+    name: SamplerName
+    hash: HashName | None = None
+    bits: int | None = None
+    tables: int | None = None
+    active: int | None = None
+    num_sampled: int | None = None
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """The network and how it learns.
+
+    Attributes:
+        hidden: Widths of the hidden layers.
+        dropout: Share of the hidden neurons to drop in training.
+        sampler: For the output layer.
+        learning_rate: Of the first step.
+        schedule: How it falls.
+        weight_decay: Decoupled, of the rows touched.
+        seed: Decides weights, hash functions, draws and the order of the data.
+    """
+
+    hidden: tuple[int, ...]
+    dropout: float
+    sampler: SamplerSettings
+    learning_rate: float
+    schedule: ScheduleName
+    weight_decay: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """A training, from data to file.
+
+    Attributes:
+        data: What to train on.
+        test: What to score on after each epoch.
+        validation_split: Share of `data` to hold out and score on instead.
+        label_names: A file of names.
+        network: What to train.
+        epochs: Passes over the data.
+        batch_size: Samples a step.
+        threads: Threads to work with; `None` for all cores.
+        out: Where to save the model.
+        log: Where to append a line for each epoch.
+    """
+
+    data: Source
+    test: Source | None
+    validation_split: float
+    label_names: Path | None
+    network: NetworkSettings
+    epochs: int
+    batch_size: int
+    threads: int | None
+    out: Path
+    log: Path | None

@@ -1,0 +1,238 @@
+"""`dslide train`."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tf_dslide.cli import options, outputs, settings
+from tf_dslide.cli.errors import reporting
+from tf_dslide.cli.inputs import Source, require_file
+
+_NETWORK, _NEURONS, _TRAINING, _OUTPUT = "Network", "Active neurons", "Training", "Output"
+_VALIDATION_SPLIT = 0.05
+
+
+def _option(*names: str, panel: str, help: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, **settings)
+
+
+Test = Annotated[
+    str | None,
+    _option(panel=options.DATA, metavar="DATA", help="Score on these data after each epoch."),
+]
+TestLabels = Annotated[
+    Path | None,
+    _option(panel=options.DATA, metavar="FILE", help="Labels of --test, as --labels of DATA."),
+]
+ValidationSplit = Annotated[
+    float | None,
+    _option(
+        panel=options.DATA,
+        metavar="SHARE",
+        help="Without --test: the share of DATA to hold out and score on, 0 for none; "
+        f"{_VALIDATION_SPLIT} by default.",
+    ),
+]
+Hidden = Annotated[
+    list[int],
+    _option(
+        panel=_NETWORK, min=1, metavar="N", help="Width of the hidden layer; repeat for several."
+    ),
+]
+Dropout = Annotated[
+    float,
+    _option(panel=_NETWORK, metavar="P", help="Share of the hidden neurons to drop in training."),
+]
+Sampler = Annotated[
+    settings.SamplerName,
+    _option(
+        "--sampler",
+        panel=_NEURONS,
+        help="What chooses the output neurons of a step: hashing, sampled softmax, or all.",
+    ),
+]
+Active = Annotated[
+    int | None,
+    _option(
+        panel=_NEURONS,
+        min=1,
+        metavar="N",
+        help="lsh: neurons active for a sample; by default a tenth of all, from 64 to 3,000.",
+    ),
+]
+Hash = Annotated[
+    settings.HashName | None,
+    _option(panel=_NEURONS, help="lsh: family of hash functions; simhash by default."),
+]
+Bits = Annotated[
+    int | None,
+    _option(
+        panel=_NEURONS,
+        min=1,
+        max=24,
+        metavar="K",
+        help="lsh: bits of a hash code; by default so many that a bucket holds about 64 neurons.",
+    ),
+]
+Tables = Annotated[
+    int | None,
+    _option(panel=_NEURONS, min=1, metavar="L", help="lsh: hash tables; 50 by default."),
+]
+NumSampled = Annotated[
+    int | None,
+    _option(
+        panel=_NEURONS,
+        min=1,
+        metavar="N",
+        help="uniform and log-uniform: neurons drawn a step; 1,024 by default.",
+    ),
+]
+Epochs = Annotated[
+    int, _option(panel=_TRAINING, min=1, metavar="N", help="Passes over the training data.")
+]
+LearningRate = Annotated[
+    float, _option(panel=_TRAINING, metavar="RATE", help="Of the first step (SparseAdam).")
+]
+Schedule = Annotated[
+    settings.ScheduleName,
+    _option(panel=_TRAINING, help="How the learning rate falls, to 0 at the end unless constant."),
+]
+WeightDecay = Annotated[
+    float,
+    _option(panel=_TRAINING, metavar="RATE", help="Decoupled weight decay of the rows touched."),
+]
+Out = Annotated[
+    Path,
+    _option(
+        panel=_OUTPUT,
+        metavar="FILE",
+        help="Where to save the model (.keras). An earlier one stays until the new one is whole.",
+    ),
+]
+Log = Annotated[
+    Path | None,
+    _option(panel=_OUTPUT, metavar="FILE", help="Append a JSON line for each epoch to this file."),
+]
+
+
+@reporting
+def train(
+    data: options.Data,
+    test: Test = None,
+    labels: options.Labels = None,
+    test_labels: TestLabels = None,
+    label_names: options.LabelNames = None,
+    num_features: options.NumFeatures = None,
+    num_labels: options.NumLabels = None,
+    validation_split: ValidationSplit = None,
+    hidden: Hidden = [256],  # noqa: B006 - Typer wants the default here and copies it
+    dropout: Dropout = 0.0,
+    sampler: Sampler = "lsh",
+    active: Active = None,
+    hash: Hash = None,
+    bits: Bits = None,
+    tables: Tables = None,
+    num_sampled: NumSampled = None,
+    epochs: Epochs = 5,
+    batch_size: options.BatchSize = 256,
+    learning_rate: LearningRate = 5e-3,
+    schedule: Schedule = "linear",
+    weight_decay: WeightDecay = 0.0,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    out: Out = Path("model.keras"),
+    log: Log = None,
+    debug: options.Debug = False,
+) -> None:
+    """Train a classifier on sparse data and save it.
+
+    Prints the loss, and P@k, nDCG@k and PSP@k on held-out data, after each epoch. These figures
+    rank all labels, exactly. Ctrl-C ends the training and saves the model so far.
+    """
+    _require(0 <= dropout < 1, "--dropout", dropout, "a share from 0 to below 1")
+    _require(0 < learning_rate < math.inf, "--learning-rate", learning_rate, "a positive number")
+    _require(0 <= weight_decay < math.inf, "--weight-decay", weight_decay, "0 or more")
+    source = Source(data, labels, num_features, num_labels)
+    chosen = settings.SamplerSettings(sampler, hash, bits, tables, active, num_sampled)
+    _check_sampler(chosen)
+    checked = settings.TrainSettings(
+        data=source,
+        test=None if test is None else replace(source, text=test, labels=test_labels),
+        validation_split=_validation_share(validation_split, test, test_labels),
+        label_names=label_names,
+        network=settings.NetworkSettings(
+            hidden=tuple(hidden),
+            dropout=dropout,
+            sampler=chosen,
+            learning_rate=learning_rate,
+            schedule=schedule,
+            weight_decay=weight_decay,
+            seed=seed,
+        ),
+        epochs=epochs,
+        batch_size=batch_size,
+        threads=threads,
+        out=out,
+        log=log,
+    )
+    _check_files(checked)
+    _run(checked)
+
+
+def _run(checked: settings.TrainSettings) -> None:
+    from tf_dslide.cli import tensorflow_setup
+
+    tensorflow_setup.start(checked.threads)
+    from tf_dslide.cli.training import Training
+
+    Training(checked).run()
+
+
+def _require(holds: bool, option: str, value: Any, expected: str) -> None:
+    if not holds:
+        raise typer.BadParameter(f"{value!r} is not {expected}", param_hint=[option])
+
+
+def _check_sampler(chosen: settings.SamplerSettings) -> None:
+    """Refuses options that the chosen sampler would ignore."""
+    belongs: dict[str, tuple[str, ...]] = dict.fromkeys(
+        ("hash", "bits", "tables", "active"), ("lsh",)
+    )
+    belongs["num_sampled"] = ("uniform", "log-uniform")
+    for name, samplers in belongs.items():
+        value = getattr(chosen, name)
+        if value is not None and chosen.name not in samplers:
+            raise typer.BadParameter(
+                f"{value!r} has no effect with --sampler {chosen.name}; it belongs to --sampler "
+                f"{' or '.join(samplers)}",
+                param_hint=[f"--{name.replace('_', '-')}"],
+            )
+
+
+def _validation_share(share: float | None, test: str | None, test_labels: Path | None) -> float:
+    if test is None and test_labels is not None:
+        raise typer.BadParameter("it needs --test DATA", param_hint=["--test-labels"])
+    if share is None:
+        return 0.0 if test is not None else _VALIDATION_SPLIT
+    if test is not None:
+        raise typer.BadParameter(
+            "with --test nothing is held out: leave one of them out",
+            param_hint=["--validation-split"],
+        )
+    _require(0 <= share < 1, "--validation-split", share, "a share from 0 to below 1")
+    return share
+
+
+def _check_files(checked: settings.TrainSettings) -> None:
+    """Finds out before the work whether its result can be kept."""
+    if checked.out.suffix != ".keras":
+        raise typer.BadParameter(f"{checked.out} does not end in .keras", param_hint=["--out"])
+    outputs.require_writable(checked.out)
+    if checked.log is not None:
+        outputs.require_writable(checked.log)
+    if checked.label_names is not None:
+        require_file(checked.label_names)
+    outputs.require_no_stale_names(checked.out, checked.label_names)

@@ -1,0 +1,237 @@
+"""The work of `dslide train`. Imports TensorFlow: the command imports it when all is checked."""
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+import typer
+from rich.progress import Progress
+
+from tf_dslide._version import __version__
+from tf_dslide.cli import console, inputs, outputs
+from tf_dslide.cli.callbacks import (
+    EpochReports,
+    Pace,
+    ScoringProgress,
+    TrainingProgress,
+    diverged,
+)
+from tf_dslide.cli.errors import INTERRUPTED, CommandError, describe
+from tf_dslide.cli.network import build_network, count_steps
+from tf_dslide.cli.scoring import TITLES, make_scorer, ranking_metrics
+from tf_dslide.cli.settings import TrainSettings
+from tf_dslide.data import Dataset, batches
+
+_NDCG_PLACES = (5,)
+
+
+class Training:
+    """One training, from data to file.
+
+    Args:
+        settings: What to do.
+    """
+
+    def __init__(self, settings: TrainSettings) -> None:
+        self._settings = settings
+        self._console = console.output()
+        self._log = RunLog(settings.log)
+
+    def run(self) -> None:
+        """Reads the data, trains, reports each epoch, and saves the model.
+
+        Raises:
+            typer.Exit: With status 130 after Ctrl-C, when the model so far is saved.
+        """
+        train, test, names = _read(self._settings)
+        steps = count_steps(len(train), self._settings.batch_size, self._settings.epochs)
+        model = build_network(self._settings.network, train.num_features, train.num_labels, steps)
+        self._announce(train, test, model)
+        propensity = {"label_counts": train.label_counts, "num_samples": len(train)}
+        metrics = ranking_metrics(propensity, _NDCG_PLACES)
+        interrupted = self._fit(model, train, test, metrics)
+        done = int(model.optimizer.iterations.numpy())
+        if not done:
+            self._console.print("Interrupted before the first step: no model was saved")
+            raise typer.Exit(INTERRUPTED)
+        _save(model, metrics, self._settings.out, names)
+        self._log.add("saved", model=str(self._settings.out), steps=done)
+        if interrupted:
+            self._console.print(
+                f"Interrupted after {done:,} of {steps:,} steps: the model so far is saved in "
+                f"{self._settings.out}"
+            )
+            raise typer.Exit(INTERRUPTED)
+        self._console.print(f"Saved the model in {self._settings.out}")
+
+    def _announce(self, train: Dataset, test: Dataset | None, model: keras.Model) -> None:
+        settings = self._settings
+        scored = f", scored on {len(test):,}" if test is not None else ""
+        self._console.print(
+            f"{len(train):,} samples{scored}; {train.num_features:,} features, "
+            f"{train.num_labels:,} labels; {model.count_params():,} weights"
+        )
+        titles = [TITLES[name] for name in _scored_names()] if test is not None else []
+        columns = ["epoch", "loss", *titles, "seconds", "samples/s"]
+        self._console.print(_row(columns))
+        self._log.add(
+            "start",
+            version=__version__,
+            data=settings.data.text,
+            test=settings.test.text if settings.test else None,
+            samples=len(train),
+            test_samples=len(test) if test is not None else 0,
+            features=train.num_features,
+            labels=train.num_labels,
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            threads=settings.threads,
+            **asdict(settings.network),
+        )
+
+    def _fit(
+        self,
+        model: keras.Model,
+        train: Dataset,
+        test: Dataset | None,
+        metrics: list[keras.metrics.Metric],
+    ) -> bool:
+        """Trains; returns whether Ctrl-C ended it."""
+        settings = self._settings
+        pace = Pace(len(train), settings.batch_size)
+        data = batches(train, settings.batch_size, shuffle=True, seed=settings.network.seed)
+        with console.progress(self._console) as bar:
+            reports = EpochReports(
+                _scorer(model, test, metrics, settings.batch_size, bar),
+                lambda *figures: self._report(pace, *figures),
+            )
+            callbacks = [TrainingProgress(bar, pace), reports]
+            try:
+                # The data shuffle themselves; Keras warns if told to as well.
+                model.fit(
+                    data, epochs=settings.epochs, callbacks=callbacks, shuffle=False, verbose=0
+                )
+            except KeyboardInterrupt:
+                return True
+            except tf.errors.InvalidArgumentError as error:
+                # The data are finite, so what is not comes from the weights.
+                if "finite" in error.message:
+                    raise diverged(describe(error)) from error
+                raise
+        return False
+
+    def _report(self, pace: Pace, epoch: int, loss: float, figures: dict[str, float]) -> None:
+        shares = [f"{100 * figures[name]:.2f}" for name in _scored_names() if name in figures]
+        rate = pace.samples_per_second
+        self._console.print(
+            _row([str(epoch), f"{loss:.4f}", *shares, f"{pace.seconds:.1f}", f"{rate:,.0f}"])
+        )
+        self._log.add(
+            "epoch",
+            epoch=epoch,
+            loss=loss,
+            **figures,
+            seconds=pace.seconds,
+            samples_per_second=rate,
+        )
+
+
+class RunLog:
+    """A file of JSON lines, one an event, each written at once.
+
+    Args:
+        path: The file, appended to, or `None` to keep no log.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def add(self, event: str, **fields: Any) -> None:
+        """Writes an event with the time."""
+        if self._path is not None:
+            line = json.dumps({"event": event, "time": time.time(), **fields})
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+def _scored_names() -> list[str]:
+    unreported = {f"ndcg_at_{k}" for k in (1, 3)}
+    return [name for name in TITLES if name not in unreported]
+
+
+def _row(cells: list[str]) -> str:
+    first, second, *others = cells
+    return (
+        f"{first:>5} {second:>9}"
+        + "".join(f" {cell:>7}" for cell in others[:-1])
+        + (f" {others[-1]:>10}")
+    )
+
+
+def _read(settings: TrainSettings) -> tuple[Dataset, Dataset | None, tuple[str, ...] | None]:
+    """The training data, what to score on, and the names of the labels."""
+    train, test = settings.data.read("train"), None
+    names = None
+    if settings.label_names is not None:
+        names = inputs.read_label_names(settings.label_names, train.num_labels, settings.data.text)
+    if settings.test is not None:
+        test = settings.test.read("test")
+        for what in ("features", "labels"):
+            found, expected = getattr(test, f"num_{what}"), getattr(train, f"num_{what}")
+            inputs.require_size(what, settings.test.text, found, settings.data.text, expected)
+    elif settings.validation_split:
+        train, test = _hold_out(train, settings.validation_split, settings.network.seed)
+    return train, test, names
+
+
+def _hold_out(data: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+    """Splits data at random into a part to train on and a part to score on."""
+    held = max(1, round(share * len(data)))
+    if held >= len(data):
+        raise CommandError(
+            f"{data.name} has {len(data):,} samples, too few to hold out a share of {share}: give "
+            "--test DATA or --validation-split 0"
+        )
+    order = np.random.default_rng(seed).permutation(len(data))
+    return data.take(np.sort(order[held:])), data.take(np.sort(order[:held]))
+
+
+def _scorer(
+    model: keras.Model,
+    test: Dataset | None,
+    metrics: list[keras.metrics.Metric],
+    batch_size: int,
+    bar: Progress,
+) -> Any:
+    """A function that scores the model as it is on `test`."""
+    if test is None:
+        return dict
+    scorer = make_scorer(model, metrics, with_loss=False)
+    data = batches(test, batch_size)
+    callback = ScoringProgress(bar, Pace(len(test), batch_size))
+
+    def score() -> dict[str, float]:
+        figures = scorer.evaluate(data, callbacks=[callback], return_dict=True, verbose=0)
+        return {name: float(figures[name]) for name in TITLES if name in figures}
+
+    return score
+
+
+def _save(
+    model: keras.Model,
+    metrics: list[keras.metrics.Metric],
+    path: Path,
+    names: tuple[str, ...] | None,
+) -> None:
+    """Saves the model, compiled with the metrics so that `evaluate` gives them, and the names."""
+    model.compile(optimizer=model.optimizer, loss=model.loss, metrics=metrics)
+    with console.status(f"Saving {path}"), outputs.replacing(path) as unfinished:
+        model.save(unfinished)
+    if names is not None:
+        with outputs.replacing(outputs.label_names_file(path)) as unfinished:
+            unfinished.write_text("".join(name + "\n" for name in names), encoding="utf-8")
