@@ -137,22 +137,35 @@ def many_outputs(shape: tuple[int | None, ...], names) -> keras.Model:
     return model
 
 
+TRAINED = ("padded_int32", "ragged_int64", "sparse_int", "csr_bool", "hot_bool", "column_uint8")
+
+
 @pytest.mark.parametrize("kind", ["multi", "single"])
-def test_every_form_gives_the_same_through_fit_and_evaluate(kind, x):
+def test_every_form_gives_the_same_through_evaluate_and_fit(kind, x):
     forms = MULTI_FORMS if kind == "multi" else SINGLE_FORMS
     labels = MULTI if kind == "multi" else [[int(i)] for i in SINGLE]
-    model = many_outputs((DIM,), forms)
-    losses, precision = expected(model.layers[1], x, labels)
     # Keras averages the losses of single outputs over batches, whatever the batches' sizes.
     kwargs = {"batch_size": ROWS // 3, "verbose": 0}
+    model = many_outputs((DIM,), forms)
+    losses, precision = expected(model.layers[1], x, labels)
     found = model.evaluate(x, list(forms.values()), return_dict=True, **kwargs)
-    # The learning rate is 0, so that training reports the same.
-    history = model.fit(x, list(forms.values()), **kwargs).history
+    # The learning rate is 0, so that training reports the same. A graph for each would take long.
+    trained = {name: y for name, y in forms.items() if name in TRAINED}
+    model = many_outputs((DIM,), trained)
+    history = model.fit(x, [*trained.values()] if kind == "multi" else y_of(trained), **kwargs)
     for name in forms:
         close(found[f"{name}_loss"], losses.mean())
         close(found[f"{name}_precision_at_2"], precision)
-        close(history[f"{name}_loss"], [losses.mean()])
-        close(history[f"{name}_precision_at_2"], [precision])
+    for name in trained if kind == "multi" else []:
+        close(history.history[f"{name}_loss"], [losses.mean()])
+        close(history.history[f"{name}_precision_at_2"], [precision])
+    close(history.history["loss"], [losses.mean() * len(trained)])
+
+
+def y_of(forms: dict[str, object]) -> object:
+    """The only form; a model with one output takes no list."""
+    (y,) = forms.values()
+    return y
 
 
 @pytest.mark.parametrize("name", ["ragged_int64", "csr_float"])

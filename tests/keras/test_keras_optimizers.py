@@ -178,7 +178,7 @@ def test_keras_arguments_as_in_adam(kwargs, data):
     twin.compile(
         adam(0.01, **kwargs), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     )
-    for epoch in range(3):
+    for _ in range(3):
         for part in (slice(0, 3), slice(3, 8)):
             close(
                 model.train_on_batch(x[part], y[part]),
@@ -186,7 +186,7 @@ def test_keras_arguments_as_in_adam(kwargs, data):
                 relative=3e-5,
             )
         close(model.get_weights()[0], twin.get_weights()[0].T, relative=3e-5)
-        assert int(model.optimizer.iterations.numpy()) == 2 * epoch + 2
+        assert int(model.optimizer.iterations) == int(twin.optimizer.iterations)
     if kwargs.get("use_ema"):
         model.optimizer.finalize_variable_values(model.trainable_variables)
         twin.optimizer.finalize_variable_values(twin.trainable_variables)

@@ -1,0 +1,372 @@
+"""Samplers as chosen by a layer: what is active, what is added to the logits, and when it changes."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_cases import close, padded, random_labels, wide_model
+
+import tf_dslide
+from tf_dslide import (
+    DWTA,
+    AllNeurons,
+    DSlideDense,
+    LogUniformSampler,
+    LshSampler,
+    SimHash,
+    SlideCrossentropy,
+    SparseAdam,
+    UniformSampler,
+    samplers,
+)
+from tf_dslide.labels import to_csr
+
+UNITS, DIM, ROWS = 400, 12, 16
+
+
+@pytest.fixture
+def case():
+    keras.utils.set_random_seed(9)
+    rng = np.random.default_rng(9)
+    x = rng.normal(size=(ROWS, DIM)).astype("float32")
+    labels = random_labels(rng, ROWS, UNITS, most=5)
+    labels[0] = []
+    return x, labels
+
+
+def choose(sampler, x, labels, step: int = 1, units: int = UNITS, kernel=None):
+    """Active ids and offsets of each row."""
+    layer = DSlideDense(units, sampler=sampler)
+    layer.build((None, x.shape[1]))
+    if kernel is not None:
+        layer.kernel.assign(kernel)
+    selector = layer._at_work.selector
+    csr, offsets = selector.select(
+        tf.constant(x),
+        None if labels is None else to_csr(padded(labels, 6), units),
+        layer.kernel,
+        tf.constant(step, tf.int64),
+    )
+    ragged = tf.RaggedTensor.from_row_splits(csr.ids, csr.row_splits)
+    if offsets is None:
+        offsets = tf.zeros_like(csr.ids, tf.float32)
+    return ragged.to_list(), ragged.with_values(offsets).to_list()
+
+
+EVERY = {
+    "lsh": LshSampler(active=60),
+    "lsh_hashed": LshSampler(active=60, random=0.0),
+    "lsh_random": LshSampler(active=60, random=1.0),
+    "dwta": LshSampler(hash=DWTA(tables=9), active=60),
+    "tiny": LshSampler(hash=SimHash(bits=2, tables=1), active=2, bucket_size=1),
+    "uniform": UniformSampler(30),
+    "log_uniform": LogUniformSampler(30, correction=True),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_labels_are_always_active_and_sets_are_sorted_and_distinct(name, case):
+    x, labels = case
+    sets, offsets = choose(EVERY[name], x, labels)
+    assert len(sets) == ROWS
+    for ids, row, added in zip(labels, sets, offsets, strict=True):
+        assert set(ids) <= set(row)
+        assert row == sorted(set(row))
+        assert not row or (row[0] >= 0 and row[-1] < UNITS)
+        assert np.isfinite(added).all()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_seed_one_choice_and_another_choice_each_step(name, case):
+    x, labels = case
+    first = choose(EVERY[name], x, labels, step=1, kernel=np.ones((UNITS, DIM)))
+    assert choose(EVERY[name], x, labels, step=1, kernel=np.ones((UNITS, DIM))) == first
+    config = {**EVERY[name].get_config(), "seed": 5}
+    other_seed = type(EVERY[name]).from_config(config)
+    others = [
+        choose(EVERY[name], x, labels, step=step, kernel=np.ones((UNITS, DIM))) for step in (2, 3)
+    ]
+    others.append(choose(other_seed, x, labels, step=1, kernel=np.ones((UNITS, DIM))))
+    assert any(other != first for other in others)
+
+
+@pytest.mark.parametrize("name", ["uniform", "log_uniform"])
+def test_classic_samplers_draw_one_set_for_the_batch_without_accidental_hits(name, case):
+    x, labels = case
+    sets, _ = choose(EVERY[name], x, labels)
+    drawn = set(sets[0])
+    assert len(drawn) == 30
+    for ids, row in zip(labels, sets, strict=True):
+        assert set(row) == drawn | set(ids)
+        assert len(row) == len(drawn | set(ids))
+
+
+def test_lsh_budgets(case):
+    x, labels = case
+    for active, random in ((60, 0.5), (61, 0.3), (2, 0.5), (3, 0.9), (10**6, 0.5)):
+        sampler = LshSampler(active=active, random=random, bucket_size=1000)
+        hashed, shared = sampler.counts_of(UNITS)
+        assert hashed + shared == min(active, UNITS)
+        sets, offsets = choose(sampler, x, labels)
+        for ids, row, added in zip(labels, sets, offsets, strict=True):
+            assert len(row) <= max(hashed, len(ids)) + shared
+
+
+def test_offsets_stand_for_the_neurons_left_out(case):
+    """Each of the t random ones stands for (units - h) / t neurons; hashed ones for themselves."""
+    x, labels = case
+    sets, offsets = choose(LshSampler(active=60), x, labels)
+    for ids, row, added in zip(labels, sets, offsets, strict=True):
+        added = np.array(added)
+        tail = added > 0
+        assert not added[[row.index(i) for i in ids]].any(), "labels count once"
+        hashed, drawn = (~tail).sum(), tail.sum()
+        close(added[tail], np.full(drawn, np.log((UNITS - hashed) / drawn)))
+
+
+def test_the_random_part_estimates_the_softmax_sum_without_bias():
+    """The mean over many steps of the estimated sum is the sum over all neurons."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(1, DIM)).astype("float32")
+    kernel = rng.normal(size=(UNITS, DIM)).astype("float32") / 3
+    scores = np.exp(x @ kernel.T)[0]
+    layer = DSlideDense(UNITS, sampler=LshSampler(active=80, random=0.5))
+    layer.build((None, DIM))
+    layer.kernel.assign(kernel)
+    labels = to_csr(np.array([[3]]), UNITS)
+
+    @tf.function
+    def select(step):
+        return layer._at_work.selector.select(tf.constant(x), labels, layer.kernel, step)
+
+    sums = []
+    for step in range(400):
+        csr, offsets = select(tf.constant(step, tf.int64))
+        sums.append((scores[csr.ids.numpy()] * np.exp(offsets.numpy())).sum())
+    error = np.std(sums) / np.sqrt(len(sums))
+    assert abs(np.mean(sums) - scores.sum()) < 4 * error
+    assert error < 0.02 * scores.sum()
+
+
+def expected_counts(units, num_sampled, log_uniform, steps=3000):
+    """How often each id is among the drawn ones, over many steps, as the op draws."""
+    from tf_dslide._native import ops
+
+    @tf.function
+    def draw(step):
+        return ops.sample_neurons(
+            step,
+            units=units,
+            count=num_sampled,
+            distribution="log_uniform" if log_uniform else "uniform",
+            seed=0,
+        )
+
+    counts = np.zeros(units)
+    for step in range(steps):
+        counts[draw(tf.constant(step, tf.int64)).numpy()] += 1
+    return counts / steps
+
+
+@pytest.mark.parametrize("log_uniform", [False, True], ids=["uniform", "log_uniform"])
+def test_the_correction_is_the_log_of_how_often_an_id_is_drawn(log_uniform, case):
+    units, num_sampled = 60, 15
+    sampler = (LogUniformSampler if log_uniform else UniformSampler)(num_sampled, correction=True)
+    counts = expected_counts(units, num_sampled, log_uniform)
+    found = np.exp(sampler.log_expected_count(tf.range(units), units).numpy())
+    close(counts.sum(), num_sampled)
+    # 3,000 draws: a standard error of at most 0.01.
+    assert np.abs(found - counts).max() < 0.045
+    close(found.sum(), num_sampled, relative=1e-2)
+
+
+def test_the_log_uniform_correction_is_that_of_tensorflow(case):
+    """`tf.random.log_uniform_candidate_sampler` tells the same expected counts, unique draws too."""
+    units, num_sampled = 500, 40
+    _, expected, _ = tf.random.log_uniform_candidate_sampler(
+        tf.constant([[0, 1, 7, 100, 499]], tf.int64), 5, num_sampled, True, units, seed=1
+    )
+    sampler = LogUniformSampler(num_sampled, correction=True)
+    found = sampler.log_expected_count(tf.constant([0, 1, 7, 100, 499]), units)
+    # TensorFlow's counts are those of the tries that one draw happened to need.
+    close(np.exp(found), expected.numpy()[0], relative=0.15)
+
+
+@pytest.mark.parametrize("sampler", [UniformSampler(50, True), LogUniformSampler(50, True)])
+def test_corrected_losses_equal_tensorflows_sampled_softmax(sampler, case):
+    """The same ids and counts given to TensorFlow give the same loss."""
+    x, _ = case
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, UNITS, ROWS)
+    model = wide_model(UNITS, DIM, sampler=sampler)
+    layer = model.layers[0]
+    found = SlideCrossentropy(reduction=None)(y, layer(x, training=True))
+    step = layer._at_work.step.value()
+    csr, offsets = layer._at_work.selector.select(
+        tf.constant(x), to_csr(np.full((ROWS, 1), -1), UNITS), layer.kernel, step
+    )
+    drawn = csr.ids[: csr.row_splits[1]]
+
+    def count(ids):
+        return tf.exp(sampler.log_expected_count(tf.cast(ids, tf.int32), UNITS))
+
+    wanted = tf.nn.sampled_softmax_loss(
+        layer.kernel.value,
+        layer.bias.value,
+        tf.constant(y[:, None], tf.int64),
+        tf.constant(x),
+        num_sampled=50,
+        num_classes=UNITS,
+        sampled_values=(
+            tf.cast(drawn, tf.int64),
+            count(tf.constant(y[:, None])),
+            count(drawn),
+        ),
+        remove_accidental_hits=True,
+    )
+    close(found, wanted)
+
+
+def test_hashing_finds_the_best_neurons_far_more_often_than_chance():
+    rng = np.random.default_rng(5)
+    units, dim = 4000, 32
+    kernel = rng.normal(size=(units, dim)).astype("float32")
+    wanted = rng.integers(0, units, 64)
+    x = kernel[wanted] + 0.3 * rng.normal(size=(64, dim)).astype("float32")
+    best = np.argsort(-x @ kernel.T, axis=1)[:, 0]
+    for family in (SimHash(), DWTA()):
+        sampler = LshSampler(hash=family, active=400, random=0.0)
+        sets, _ = choose(sampler, x, None, units=units, kernel=kernel)
+        recall = np.mean([i in row for i, row in zip(best, sets, strict=True)])
+        share = np.mean([len(row) for row in sets]) / units
+        assert share <= 0.1
+        assert recall > 0.9
+
+
+def test_approximate_top_k_is_a_part_of_the_exact_one():
+    rng = np.random.default_rng(5)
+    layer = DSlideDense(2000, sampler=LshSampler(active=200))
+    layer.build((None, 16))
+    layer.kernel.assign(rng.normal(size=(2000, 16)))
+    layer.bias.assign(rng.normal(size=2000))
+    x = layer.kernel.numpy()[:40] * 2
+    logits = x @ layer.kernel.numpy().T + layer.bias.numpy()
+    labels, scores = layer.top_k(x, k=7)
+    best = np.argsort(-logits, axis=1, kind="stable")[:, :7]
+    assert (labels.numpy() == best).all()
+    close(scores, np.take_along_axis(logits, best, 1))
+    labels, scores = (t.numpy() for t in layer.top_k(x, k=7, exact=False))
+    assert labels.shape == scores.shape == (40, 7)
+    found = labels >= 0
+    close(scores[found], np.take_along_axis(logits, np.maximum(labels, 0), 1)[found])
+    assert (np.diff(scores, axis=1)[found[:, 1:]] <= 0).all()
+    assert np.isneginf(scores[~found]).all()
+    overlap = np.mean([len(set(a) & set(b)) / 7 for a, b in zip(labels, best, strict=True)])
+    assert overlap > 0.5
+    again = layer.top_k(x, k=7, exact=False)[0].numpy()
+    assert (again == labels).all(), "asking twice must give the same answer"
+
+
+def test_top_k_arguments():
+    layer = DSlideDense(5, sampler=AllNeurons())
+    with pytest.raises(ValueError, match="not built"):
+        layer.top_k(np.ones((1, 3)))
+    layer.build((None, 3))
+    x = np.ones((2, 3))
+    for k, words in ((0, "`k`.*0"), (6, "6.*5"), (2.5, "2.5")):
+        with pytest.raises(ValueError, match=words):
+            layer.top_k(x, k=k)
+    with pytest.raises(ValueError, match="AllNeurons"):
+        layer.top_k(x, k=2, exact=False)
+    assert layer.top_k(x.astype("float64"), k=5)[0].shape == (2, 5)
+    assert layer.top_k(tf.constant(x), k=5)[0].shape == (2, 5)
+    assert layer.top_k([[1, 2, 3]], k=2)[0].shape == (1, 2)
+    assert layer.top_k(np.zeros((0, 3), "float32"), k=2)[0].shape == (0, 2)
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="4"):
+        layer.top_k(np.ones((2, 4)), k=2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="(?i)nan"):
+        layer.top_k(np.array([[1, np.nan, 2]]), k=2)
+    labels, _ = tf.function(lambda x: layer.top_k(x, k=2))(tf.constant(x, tf.float32))
+    assert labels.shape == (2, 2)
+
+
+def test_training_time_does_not_grow_the_active_set():
+    """A batch of many labels: budgets are by row."""
+    model = wide_model(UNITS, DIM, sampler=LshSampler(active=3, random=0.5))
+    model.compile(SparseAdam(0.01), SlideCrossentropy())
+    y = np.tile(np.arange(20), (ROWS, 1))
+    model.train_on_batch(np.ones((ROWS, DIM), "float32"), y)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: LshSampler(active=0), "`active`.*0"),
+        (lambda: LshSampler(active=1.5), "`active`.*1.5"),
+        (lambda: LshSampler(random=1.5), "`random`.*1.5"),
+        (lambda: LshSampler(random=float("nan")), "`random`.*nan"),
+        (lambda: LshSampler(bucket_size=0), "`bucket_size`.*0"),
+        (lambda: LshSampler(rebuild_every=0), "`rebuild_every`.*0"),
+        (lambda: LshSampler(rebuild_decay=-0.1), "`rebuild_decay`.*-0.1"),
+        (lambda: LshSampler(rebuild_decay=float("nan")), "`rebuild_decay`.*nan"),
+        (lambda: LshSampler(hash="simhash"), "`hash`.*simhash"),
+        (lambda: UniformSampler(0), "`num_sampled`.*0"),
+        (lambda: LogUniformSampler(-3), "`num_sampled`.*-3"),
+        (lambda: SimHash(bits=0), "`bits`.*0"),
+        (lambda: SimHash(bits=25), "`bits`.*25"),
+        (lambda: SimHash(bits=2.5), "`bits`.*2.5"),
+        (lambda: SimHash(density=0), "`density`.*0"),
+        (lambda: SimHash(tables=0), "`tables`.*0"),
+        (lambda: DWTA(bins=0), "`bins`.*0"),
+        (lambda: DWTA(bin_size=3), "`bin_size`.*3"),
+        (lambda: DWTA(bin_size=8.0), "`bin_size`.*8.0"),
+        (lambda: DWTA(address_bits=0), "`address_bits`.*0"),
+        (lambda: DWTA(bins=30, bin_size=8), "30"),
+        (lambda: DSlideDense(5, sampler="nearest"), "`sampler`.*nearest"),
+        (lambda: DSlideDense(5, sampler=SimHash()), "`sampler`.*SimHash"),
+        (lambda: DSlideDense(5, sampler=LshSampler), "`sampler`.*LshSampler"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_arguments_out_of_range_are_named(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_names_stand_for_samplers():
+    for name, kind in {
+        "lsh": LshSampler,
+        "uniform": UniformSampler,
+        "log_uniform": LogUniformSampler,
+        "all": AllNeurons,
+    }.items():
+        assert type(samplers.get(name)) is kind
+        assert type(DSlideDense(3, sampler=name).sampler) is kind
+    assert type(DSlideDense(3).sampler) is LshSampler
+
+
+@pytest.mark.parametrize(("units", "dim"), [(1, 1), (2, 1), (5, 3), (100, 1), (3, 200)])
+@pytest.mark.parametrize("name", EVERY)
+def test_small_layers_train(name, units, dim):
+    model = wide_model(units, dim, sampler=EVERY[name])
+    model.compile(SparseAdam(0.1), SlideCrossentropy())
+    x = np.random.default_rng(0).normal(size=(6, dim)).astype("float32")
+    for step in range(2):
+        loss = model.train_on_batch(x, np.arange(6) % units)
+        assert np.isfinite(loss), step
+    if units == 1:
+        close(loss, 0)
+
+
+def test_all_zero_inputs_and_all_zero_kernels_train():
+    for family in (SimHash(), DWTA()):
+        model = wide_model(UNITS, DIM, sampler=LshSampler(hash=family, active=40))
+        model.compile(SparseAdam(0.1), SlideCrossentropy())
+        model.layers[0].kernel.assign(np.zeros((UNITS, DIM)))
+        for _ in range(2):
+            assert np.isfinite(model.train_on_batch(np.zeros((4, DIM), "float32"), np.arange(4)))
+
+
+def test_public_names():
+    for name in tf_dslide.__all__:
+        assert hasattr(tf_dslide, name)
