@@ -103,7 +103,7 @@ class SimHash(HashFamily):
         self, bits: int | None = None, tables: int = 50, density: float = 1 / 3, seed: int = 0
     ) -> None:
         super().__init__(tables, seed)
-        if bits is not None and not 1 <= bits <= 24:
+        if bits is not None and require_positive("bits", bits) > 24:
             raise ValueError(f"`bits` must be in 1..24 or None; received {bits!r}")
         if not 0 < density <= 1:
             raise ValueError(f"`density` must be in (0, 1]; received {density!r}")
@@ -178,9 +178,9 @@ class DWTA(HashFamily):
         super().__init__(tables, seed)
         if bins is not None:
             require_positive("bins", bins)
-        if bin_size < 2 or bin_size & (bin_size - 1):
+        if require_positive("bin_size", bin_size) < 2 or bin_size & (bin_size - 1):
             raise ValueError(f"`bin_size` must be a power of two from 2 on; received {bin_size!r}")
-        if not 1 <= address_bits <= 24:
+        if require_positive("address_bits", address_bits) > 24:
             raise ValueError(f"`address_bits` must be in 1..24; received {address_bits!r}")
         if bins is not None and bins * (bin_size.bit_length() - 1) > 60:
             raise ValueError(

@@ -39,14 +39,25 @@ def to_csr(y_true: Any, units: int, positions: int = 1) -> Csr:
     [1, 3, 2]
     """
     if isinstance(y_true, tf.RaggedTensor):
-        ragged = y_true
-        for _ in range(positions - 1):
-            ragged = ragged.merge_dims(0, 1)
-        values = _as_ids(ragged.values, units)
-        return ops.canonical_labels(tf.cast(ragged.row_splits, tf.int64), values, units)
+        return _from_ragged(y_true, units, positions)
     if isinstance(y_true, tf.SparseTensor):
         return _from_sparse(y_true, units)
     return _from_dense(tf.convert_to_tensor(y_true), units, positions)
+
+
+def _from_ragged(y_true: tf.RaggedTensor, units: int, positions: int) -> Csr:
+    if y_true.shape.rank != positions + 1:
+        raise ValueError(
+            f"Ragged labels of shape {y_true.shape} do not belong to outputs with {positions} "
+            f"leading axes. Accepted: {_FORMS}."
+        )
+    for _ in range(positions - 1):
+        merged = y_true.merge_dims(0, 1)
+        if not isinstance(merged, tf.RaggedTensor):
+            return _from_dense(merged, units, 1)
+        y_true = merged
+    ids = _as_ids(y_true.values, units)
+    return ops.canonical_labels(tf.cast(y_true.row_splits, tf.int64), ids, units)
 
 
 def _as_ids(values: tf.Tensor, units: int) -> tf.Tensor:
@@ -74,6 +85,12 @@ def _from_sparse(y_true: tf.SparseTensor, units: int) -> Csr:
 
 
 def _from_dense(y_true: tf.Tensor, units: int, positions: int) -> Csr:
+    if not (y_true.dtype.is_integer or y_true.dtype.is_floating or y_true.dtype == tf.bool):
+        raise ValueError(
+            f"Labels of dtype {y_true.dtype.name} are not numbers. Accepted: {_FORMS}."
+        )
+    if y_true.shape.rank is None:
+        return _from_unknown_rank(y_true, units, positions)
     rank, width = y_true.shape.rank, y_true.shape[-1] if y_true.shape.rank else None
     if rank not in (positions, positions + 1):
         raise ValueError(
@@ -100,7 +117,23 @@ def _from_dense(y_true: tf.Tensor, units: int, positions: int) -> Csr:
             f"Labels of dtype {y_true.dtype.name} and shape {y_true.shape} do not fit {units} "
             f"units. Accepted: {_FORMS}."
         )
-    ids = tf.cast(tf.reshape(y_true, [-1, tf.shape(y_true)[-1]]), tf.int64)
+    return _padded(tf.reshape(y_true, [-1, tf.shape(y_true)[-1]]), units)
+
+
+def _from_unknown_rank(y_true: tf.Tensor, units: int, positions: int) -> Csr:
+    """Keras forgets the rank when one model is given labels of different shapes in turn."""
+    if not y_true.dtype.is_integer or positions != 1:
+        raise ValueError(
+            f"Labels of dtype {y_true.dtype.name} arrived without a known rank, so that ids and "
+            "multi-hot cannot be told apart: give the data set a static shape."
+        )
+    rows = tf.shape(y_true)[0]
+    columns = tf.size(y_true) // tf.maximum(rows, 1)
+    return _padded(tf.reshape(y_true, tf.stack([rows, columns])), units)
+
+
+def _padded(y_true: tf.Tensor, units: int) -> Csr:
+    ids = tf.cast(y_true, tf.int64)
     rows, k = tf.unstack(tf.shape(ids, tf.int64))
     return ops.canonical_labels(tf.range(rows + 1) * k, tf.reshape(ids, [-1]), units)
 
@@ -119,15 +152,22 @@ def _one_each(ids: tf.Tensor, units: int) -> Csr:
     return ops.canonical_labels(tf.range(tf.size(ids, tf.int64) + 1), ids, units)
 
 
-def expect_rows(labels: Csr, rows: tf.Tensor) -> Csr:
-    """Checks that there is one row of labels for each output vector.
+def expect_rows(labels: Csr, y_pred: tf.Tensor) -> Csr:
+    """Checks that there is one row of labels for each vector of `y_pred`.
 
     Raises:
+        ValueError: The numbers differ, as the static shapes tell.
         tf.errors.InvalidArgumentError: The numbers differ.
     """
+    known, expected = labels.row_splits.shape[0], y_pred.shape[:-1].num_elements()
+    if known is not None and expected is not None and known - 1 != expected:
+        raise ValueError(
+            "Labels and outputs must have the same number of rows; received "
+            f"{known - 1} and {expected}."
+        )
     check = tf.debugging.assert_equal(
         tf.size(labels.row_splits) - 1,
-        rows,
+        tf.reduce_prod(tf.shape(y_pred)[:-1]),
         "Labels and outputs must have the same number of rows.",
     )
     with tf.control_dependencies([check] if check is not None else []):

@@ -168,7 +168,8 @@ class SparseDense(_RowLayer):
     def call(self, inputs: Any) -> tf.Tensor:
         """Applies the layer."""
         if isinstance(inputs, tf.SparseTensor):
-            inputs = tf.cast(inputs, tf.float32)
+            # SciPy's matrices need not have ascending features; costs one look if they do.
+            inputs = tf.sparse.reorder(tf.cast(inputs, tf.float32))
             rows = ops.csr_from_sparse(inputs, self.kernel.shape[0])
             outputs = ops.csr_mat_mul(inputs.values, rows, self.kernel)
             outputs = tf.cast(tf.ensure_shape(outputs, (None, self.units)), self.compute_dtype)

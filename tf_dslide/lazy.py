@@ -83,11 +83,6 @@ class LazyLogits:
         """Number of classes."""
         return self._weights.units
 
-    @property
-    def rows(self) -> tf.Tensor:
-        """Number of output vectors, `() int32`."""
-        return tf.shape(self._x)[0]
-
     def crossentropy(self, labels: Csr) -> tf.Tensor:
         """Softmax cross-entropy of each row, `(rows,) float32`.
 

@@ -72,9 +72,9 @@ class SlideCrossentropy(keras.losses.Loss):
         if logits is None:
             y_pred = tf.convert_to_tensor(y_pred)
         positions, units = len(y_pred.shape) - 1, y_pred.shape[-1]
-        labels = label_forms.to_csr(y_true, units, positions)
+        labels = label_forms.expect_rows(label_forms.to_csr(y_true, units, positions), y_pred)
         if logits is not None:
-            losses = logits.crossentropy(label_forms.expect_rows(labels, logits.rows))
+            losses = logits.crossentropy(labels)
         else:
             losses = _dense_crossentropy(labels, tf.reshape(y_pred, [-1, units]))
         return label_forms.reshape_rows(losses, y_pred)
@@ -82,7 +82,6 @@ class SlideCrossentropy(keras.losses.Loss):
 
 def _dense_crossentropy(labels: label_forms.Csr, logits: tf.Tensor) -> tf.Tensor:
     logits = tf.cast(logits, tf.float32)
-    labels = label_forms.expect_rows(labels, tf.shape(logits)[0])
     ragged = tf.RaggedTensor.from_row_splits(labels.ids, labels.row_splits, validate=False)
     lengths = labels.row_lengths()
     rows = ragged.value_rowids()

@@ -77,13 +77,12 @@ class _RankingMetric(keras.metrics.Metric):
         if logits is None:
             y_pred = tf.convert_to_tensor(y_pred)
         positions, units = len(y_pred.shape) - 1, y_pred.shape[-1]
-        labels = label_forms.to_csr(y_true, units, positions)
+        labels = label_forms.expect_rows(label_forms.to_csr(y_true, units, positions), y_pred)
         k = min(self.k, units)
         if logits is not None:
             top = logits.top_k(k)
         else:
             top = tf.math.top_k(tf.reshape(y_pred, [-1, units]), k).indices
-        labels = label_forms.expect_rows(labels, tf.shape(top)[0])
         weight = _row_weights(y_pred, sample_weight)
         self._add(top, _hits(top, labels), labels, weight)
 

@@ -142,10 +142,10 @@ class LshSampler(Sampler):
         self,
         hash: HashFamily | None = None,
         active: int | None = None,
-        random: float = 0.5,
+        random: float = 0.8,
         bucket_size: int = 128,
-        rebuild_every: int = 100,
-        rebuild_decay: float = 0.1,
+        rebuild_every: int = 25,
+        rebuild_decay: float = 0.2,
         seed: int = 0,
     ) -> None:
         if isinstance(hash, dict):
@@ -154,8 +154,10 @@ class LshSampler(Sampler):
             raise ValueError(f"`hash` must be a HashFamily such as SimHash(); received {hash!r}")
         if not 0 <= random <= 1:
             raise ValueError(f"`random` must be in [0, 1]; received {random!r}")
-        if rebuild_decay < 0:
-            raise ValueError(f"`rebuild_decay` must not be negative; received {rebuild_decay!r}")
+        if not 0 <= rebuild_decay < math.inf:
+            raise ValueError(
+                f"`rebuild_decay` must be finite and not negative; received {rebuild_decay!r}"
+            )
         self.hash = hash or SimHash()
         self.active = None if active is None else require_positive("active", active)
         self.random = float(random)

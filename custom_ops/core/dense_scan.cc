@@ -105,7 +105,8 @@ void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const LogSum
       ForTiles(scan, panels, slabs.begin(slab), slabs.end(slab),
                [&](const float* tile, int64_t unit, int64_t neurons, int64_t first, int64_t width) {
                  const int64_t at = slab * rows + first;
-                 Simd().column_log_sum_exp(tile, neurons, width, width, &top[at], &sum[at]);
+                 Simd().column_log_sum_exp(tile, neurons, width, width, top.data() + at,
+                                           sum.data() + at);
                  ForLabels(labels, unit, neurons, first, width, [&](int64_t row, int64_t place) {
                    label_logits[slab * rows + row] += tile[place];
                  });
@@ -184,8 +185,8 @@ void TopK(const DenseScan& scan, int64_t k, int32_t* ids, float* scores,
       std::fill(limit.begin(), limit.end(), kLowest);
       ForTiles(scan, panels, slabs.begin(slab), slabs.end(slab),
                [&](const float* tile, int64_t unit, int64_t neurons, int64_t first, int64_t width) {
-                 OfferTile(tile, unit, neurons, width, k, &best[slab * size + first * k],
-                           &limit[first]);
+                 OfferTile(tile, unit, neurons, width, k, best.data() + slab * size + first * k,
+                           limit.data() + first);
                });
     }
   });
@@ -250,7 +251,7 @@ void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels, cons
                  Simd().gemm(neurons, d, width, tile, width, 1, scan.x + first * d, d,
                              w_gradient + unit * d, d, true);
                  Simd().gemm(width, d, neurons, tile, 1, width, scan.w + unit * d, d,
-                             &x_sums[slab * size + first * d], d, true);
+                             x_sums.data() + slab * size + first * d, d, true);
                  if (bias_gradient == nullptr) return;
                  for (int64_t i = 0; i < neurons; ++i) {
                    for (int64_t j = 0; j < width; ++j) {
@@ -262,7 +263,7 @@ void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels, cons
   });
   std::fill_n(x_gradient, size, 0.0f);
   for (int64_t slab = 0; slab < slabs.count(); ++slab) {
-    Simd().add(&x_sums[slab * size], size, x_gradient);
+    Simd().add(x_sums.data() + slab * size, size, x_gradient);
   }
 }
 
