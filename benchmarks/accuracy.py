@@ -18,6 +18,7 @@ from tf_dslide import (  # noqa: E402
     DWTA,
     AllNeurons,
     DSlideDense,
+    LabelPrior,
     LshSampler,
     PrecisionAtK,
     SimHash,
@@ -73,12 +74,7 @@ def sampler_of(method: str, args: argparse.Namespace, units: int):
 
 
 def prior(args: argparse.Namespace, train):
-    """Zeros, or the logarithm of each label's frequency, smoothed."""
-    if not args.prior:
-        return "zeros"
-    counts = train.label_counts + 1.0
-    values = np.log(counts / counts.sum()).astype("float32")
-    return lambda shape, dtype=None: keras.ops.convert_to_tensor(values - values.max())
+    return LabelPrior(train.label_counts) if args.prior else "zeros"
 
 
 def train_and_test(method: str, args: argparse.Namespace, train, test) -> dict:

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from tf_dslide import (
     DSlideDense,
+    LabelPrior,
     LshSampler,
     PrecisionAtK,
     SlideCrossentropy,
@@ -36,7 +37,11 @@ def build(task: PlacesTask, epochs: int, batch_size: int, seed: int) -> keras.Mo
         [
             keras.Input((task.train.num_features,), sparse=True),
             SparseDense(256, activation="relu"),
-            DSlideDense(task.train.num_labels, sampler=LshSampler(seed=seed)),
+            DSlideDense(
+                task.train.num_labels,
+                sampler=LshSampler(seed=seed),
+                bias_initializer=LabelPrior(task.train.label_counts),
+            ),
         ]
     )
     steps = epochs * -(-task.train.num_samples // batch_size)

@@ -16,6 +16,7 @@ def _is_command_line() -> bool:
 if not _is_command_line():
     from tf_dslide._native import build_info
     from tf_dslide.hashing import DWTA, HashFamily, SimHash
+    from tf_dslide.initializers import LabelPrior
     from tf_dslide.layers import DSlideDense, SparseDense
     from tf_dslide.losses import SlideCrossentropy
     from tf_dslide.metrics import (
@@ -38,6 +39,7 @@ __all__ = [
     "AllNeurons",
     "DSlideDense",
     "HashFamily",
+    "LabelPrior",
     "LogUniformSampler",
     "LshSampler",
     "NDCGAtK",

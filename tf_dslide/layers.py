@@ -247,7 +247,25 @@ class DSlideDense(_RowLayer):
             step = tf.Variable(0, dtype=tf.int64, trainable=False, name="sampler_step")
         selector = None if self.sampler.selects_all else self.sampler.selector(self.units, dim)
         self._weights_at_work = lazy.Weights(self.kernel, self.bias, selector, step)
+        if selector is not None:
+            self._watch_kernel(selector)
         self.built = True
+
+    def _watch_kernel(self, selector: samplers.Selector) -> None:
+        """Lets the tables follow weights that are replaced rather than trained.
+
+        `set_weights`, `load_weights`, a callback that restores the best weights: all end in the
+        variable's `assign`. Optimizers reach the weights another way.
+        """
+        assign = self.kernel.assign
+
+        def assign_and_invalidate(value: Any) -> Any:
+            # A constraint assigns after every step, which the schedule covers.
+            if tf.executing_eagerly() and self.kernel_constraint is None:
+                selector.invalidate()
+            return assign(value)
+
+        self.kernel.assign = assign_and_invalidate
 
     @property
     def _at_work(self) -> lazy.Weights:
@@ -325,8 +343,7 @@ class DSlideDense(_RowLayer):
     def rebuild(self) -> None:
         """Rebuilds the sampler's hash tables from the weights now.
 
-        Training does so on schedule, and after `load_weights` and `set_weights`. Call it after
-        changing `kernel` by hand.
+        Training does so on schedule, and before the next use of weights that were replaced.
 
         Raises:
             tf.errors.InvalidArgumentError: A weight is NaN or infinite; names neuron and value.
@@ -334,11 +351,6 @@ class DSlideDense(_RowLayer):
         at_work = self._at_work
         if at_work.selector is not None:
             at_work.selector.rebuild(at_work.kernel, at_work.step)
-
-    def set_weights(self, weights: list[Any]) -> None:
-        """As in Keras; the hash tables are rebuilt before their next use."""
-        super().set_weights(weights)
-        self._invalidate()
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the weights and the sampler's schedule; tables are rebuilt on load."""
@@ -367,11 +379,6 @@ class DSlideDense(_RowLayer):
         at_work.step.assign(step)
         if at_work.selector is not None and state:
             at_work.selector.set_state(state)
-        self._invalidate()
-
-    def _invalidate(self) -> None:
-        if self._at_work.selector is not None:
-            self._at_work.selector.invalidate()
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this layer again, and the format of its file."""

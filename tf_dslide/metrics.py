@@ -1,7 +1,5 @@
 """Ranking metrics of extreme classification, without dense logits where the layer allows."""
 
-import base64
-import zlib
 from typing import Any
 
 import keras
@@ -12,6 +10,7 @@ from keras.src.backend import get_keras_mask
 from tf_dslide import labels as label_forms
 from tf_dslide import lazy
 from tf_dslide._checks import require_positive
+from tf_dslide._packing import pack_counts, unpack_counts
 
 
 def propensities(
@@ -240,14 +239,11 @@ class PropensityScoredPrecisionAtK(_RankingMetric):
         dtype: Any = None,
     ) -> None:
         super().__init__(k, name or f"psp_at_{k}", dtype)
-        if isinstance(label_counts, str):
-            packed = zlib.decompress(base64.b64decode(label_counts))
-            label_counts = np.frombuffer(packed, "<i8")
         if label_counts is None:
             raise ValueError(
                 "`label_counts` must hold the training samples of each label; received None"
             )
-        self._counts = np.asarray(label_counts, np.int64)
+        self._counts = unpack_counts(label_counts)
         self._num_samples, self._a, self._b = int(num_samples), float(a), float(b)
         self._gain = (1 / propensities(self._counts, num_samples, a, b)).astype("float32")
 
@@ -275,10 +271,9 @@ class PropensityScoredPrecisionAtK(_RankingMetric):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this metric again."""
-        packed = zlib.compress(self._counts.astype("<i8").tobytes())
         return {
             **super().get_config(),
-            "label_counts": base64.b64encode(packed).decode(),
+            "label_counts": pack_counts(self._counts),
             "num_samples": self._num_samples,
             "a": self._a,
             "b": self._b,

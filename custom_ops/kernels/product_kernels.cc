@@ -16,6 +16,7 @@ class ActiveLogitsOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     LayerInput layer;
     OP_REQUIRES_OK(ctx, layer.Lock(ctx, 5, use_bias_));
+    OP_REQUIRES_OK(ctx, ExpectFinite(ctx, ctx->input(0), "the layer's input"));
     const DenseScan scan = layer.scan();
     const int64_t entries = ctx->input(4).NumElements();
     NeuronView view;

@@ -4,9 +4,11 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 
 from tf_dslide.cli.settings import NetworkSettings, SamplerSettings
 from tf_dslide.hashing import DWTA, HashFamily, SimHash
+from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
 from tf_dslide.losses import SlideCrossentropy
 from tf_dslide.optimizers import SparseAdam
@@ -23,14 +25,15 @@ _BITS_PER_BIN = 3
 
 
 def build_network(
-    settings: NetworkSettings, num_features: int, num_labels: int, num_steps: int
+    settings: NetworkSettings, num_features: int, label_counts: np.ndarray, num_steps: int
 ) -> keras.Sequential:
     """Builds and compiles the network.
 
     Args:
         settings: What to build.
         num_features: Width of the sparse input.
-        num_labels: Number of outputs.
+        label_counts: Training samples of each label; as many outputs, whose biases start from
+            them.
         num_steps: Length of the training, for the schedule.
 
     Returns:
@@ -45,7 +48,10 @@ def build_network(
         if settings.dropout:
             model.add(keras.layers.Dropout(settings.dropout))
     sampler = _make_sampler(settings.sampler, settings.seed)
-    model.add(DSlideDense(num_labels, sampler=sampler, name="labels"))
+    prior = LabelPrior(label_counts)
+    model.add(
+        DSlideDense(len(label_counts), sampler=sampler, bias_initializer=prior, name="labels")
+    )
     optimizer = SparseAdam(
         _learning_rate(settings, num_steps), weight_decay=settings.weight_decay or None
     )

@@ -50,7 +50,7 @@ class Training:
         """
         train, test, names = _read(self._settings)
         steps = count_steps(len(train), self._settings.batch_size, self._settings.epochs)
-        model = build_network(self._settings.network, train.num_features, train.num_labels, steps)
+        model = build_network(self._settings.network, train.num_features, train.label_counts, steps)
         self._announce(train, test, model)
         propensity = {"label_counts": train.label_counts, "num_samples": len(train)}
         metrics = ranking_metrics(propensity, _NDCG_PLACES)
