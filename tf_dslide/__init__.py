@@ -14,44 +14,7 @@ def _is_command_line() -> bool:
 # takes seconds; it imports what it needs itself. Everybody else gets all names at once, and with
 # them the registration that `keras.models.load_model` relies on.
 if not _is_command_line():
-    from tf_dslide._native import build_info
-    from tf_dslide.hashing import DWTA, HashFamily, SimHash
-    from tf_dslide.initializers import LabelPrior
-    from tf_dslide.layers import DSlideDense, SparseDense
-    from tf_dslide.losses import SlideCrossentropy
-    from tf_dslide.metrics import (
-        NDCGAtK,
-        PrecisionAtK,
-        PropensityScoredPrecisionAtK,
-        propensities,
-    )
-    from tf_dslide.optimizers import SparseAdam
-    from tf_dslide.samplers import (
-        AllNeurons,
-        LogUniformSampler,
-        LshSampler,
-        Sampler,
-        UniformSampler,
-    )
+    from tf_dslide._public import *  # noqa: F403
+    from tf_dslide._public import __all__ as _names
 
-__all__ = [
-    "DWTA",
-    "AllNeurons",
-    "DSlideDense",
-    "HashFamily",
-    "LabelPrior",
-    "LogUniformSampler",
-    "LshSampler",
-    "NDCGAtK",
-    "PrecisionAtK",
-    "PropensityScoredPrecisionAtK",
-    "Sampler",
-    "SimHash",
-    "SlideCrossentropy",
-    "SparseAdam",
-    "SparseDense",
-    "UniformSampler",
-    "__version__",
-    "build_info",
-    "propensities",
-]
+    __all__ = [*_names, "__version__"]

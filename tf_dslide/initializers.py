@@ -13,17 +13,17 @@ from tf_dslide._packing import pack_counts, unpack_counts
 class LabelPrior(keras.initializers.Initializer):
     """A bias that starts from the labels' frequencies, so that training need not learn them.
 
-    The bias of label `l` is `log(count_l + smoothing)`, shifted so that the largest is 0: the softmax
-    of the biases is the labels' smoothed distribution. With many classes and few steps this is worth
-    several points of precision, above all where a step sees a part of the classes.
+    The bias of label `l` is `log(count_l + smoothing)`, shifted so that the largest is 0: the
+    softmax of the biases is the labels' smoothed distribution. With many classes and few steps this
+    is worth several points of precision, above all where a step sees a part of the classes.
 
     Args:
         label_counts: Training samples of each label, `(units,)`.
         smoothing: Added to each count; positive.
 
     Raises:
-        ValueError: A count is negative, `smoothing` is not positive, or there are not as many counts
-            as units when the layer is built.
+        ValueError: A count is negative, `smoothing` is not positive, or there are not as many
+            counts as units when the layer is built.
 
     Memory: 8 bytes a label. A saved model holds the counts, compressed.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+import tf_dslide._public  # noqa: F401 - registers what a saved model may name
 from tf_dslide.cli.errors import CommandError, one_line
 from tf_dslide.cli.inputs import require_file
 from tf_dslide.layers import DSlideDense

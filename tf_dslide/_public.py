@@ -1,0 +1,42 @@
+"""All public names. Importing this registers them with Keras, so that saved models load."""
+
+from tf_dslide._native import build_info
+from tf_dslide.hashing import DWTA, HashFamily, SimHash
+from tf_dslide.initializers import LabelPrior
+from tf_dslide.layers import DSlideDense, SparseDense
+from tf_dslide.losses import SlideCrossentropy
+from tf_dslide.metrics import (
+    NDCGAtK,
+    PrecisionAtK,
+    PropensityScoredPrecisionAtK,
+    propensities,
+)
+from tf_dslide.optimizers import SparseAdam
+from tf_dslide.samplers import (
+    AllNeurons,
+    LogUniformSampler,
+    LshSampler,
+    Sampler,
+    UniformSampler,
+)
+
+__all__ = [
+    "DWTA",
+    "AllNeurons",
+    "DSlideDense",
+    "HashFamily",
+    "LabelPrior",
+    "LogUniformSampler",
+    "LshSampler",
+    "NDCGAtK",
+    "PrecisionAtK",
+    "PropensityScoredPrecisionAtK",
+    "Sampler",
+    "SimHash",
+    "SlideCrossentropy",
+    "SparseAdam",
+    "SparseDense",
+    "UniformSampler",
+    "build_info",
+    "propensities",
+]
