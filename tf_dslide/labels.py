@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tf_dslide._native import ops
@@ -152,14 +151,19 @@ def _one_each(ids: tf.Tensor, units: int) -> Csr:
     return ops.canonical_labels(tf.range(tf.size(ids, tf.int64) + 1), ids, units)
 
 
-def expect_rows(labels: Csr, y_pred: tf.Tensor) -> Csr:
-    """Checks that there is one row of labels for each vector of `y_pred`.
+def expect_rows(labels: Csr, static: tf.TensorShape, leading: tf.Tensor) -> Csr:
+    """Checks that there is one row of labels for each output vector.
+
+    Args:
+        labels: The labels.
+        static: What the graph knows of the outputs' shape.
+        leading: All axes of the outputs but the last.
 
     Raises:
         ValueError: The numbers differ, as the static shapes tell.
         tf.errors.InvalidArgumentError: The numbers differ.
     """
-    known, expected = labels.row_splits.shape[0], y_pred.shape[:-1].num_elements()
+    known, expected = labels.row_splits.shape[0], static[:-1].num_elements()
     if known is not None and expected is not None and known - 1 != expected:
         raise ValueError(
             "Labels and outputs must have the same number of rows; received "
@@ -167,13 +171,8 @@ def expect_rows(labels: Csr, y_pred: tf.Tensor) -> Csr:
         )
     check = tf.debugging.assert_equal(
         tf.size(labels.row_splits) - 1,
-        tf.reduce_prod(tf.shape(y_pred)[:-1]),
+        tf.reduce_prod(leading),
         "Labels and outputs must have the same number of rows.",
     )
     with tf.control_dependencies([check] if check is not None else []):
         return Csr(tf.identity(labels.row_splits), labels.ids)
-
-
-def reshape_rows(values: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Gives per-row values the leading axes of the outputs."""
-    return keras.ops.reshape(values, tf.shape(y_pred)[:-1]) if len(y_pred.shape) > 2 else values

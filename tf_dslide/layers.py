@@ -285,8 +285,11 @@ class DSlideDense(_RowLayer):
             self._warn_of_eager_cost(outputs)
         if isinstance(inputs, tf.SparseTensor):
             inputs = tf.sparse.to_dense(inputs)
+        leading = tf.shape(inputs)[:-1]
         x = tf.cast(tf.reshape(inputs, [-1, self.kernel.shape[1]]), tf.float32)
-        return lazy.attach(outputs, lazy.LazyLogits(self._at_work, x, outputs, bool(training)))
+        return lazy.attach(
+            outputs, lazy.LazyLogits(self._at_work, x, leading, outputs, bool(training))
+        )
 
     def _warn_of_eager_cost(self, outputs: tf.Tensor) -> None:
         if getattr(self, "_warned", False) or outputs.shape.num_elements() < 1 << 22:

@@ -66,13 +66,22 @@ class LazyLogits:
     Args:
         weights: The layer's weights.
         x: The layer's input as a matrix, `(rows, d) float32`.
+        leading: The leading axes of the layer's input and output, a vector of integers.
         outputs: The layer's output, `(..., units)`, in the order of the logits.
         training: Whether the sampler chooses the neurons that take part. Otherwise all do.
     """
 
-    def __init__(self, weights: Weights, x: tf.Tensor, outputs: tf.Tensor, training: bool) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        x: tf.Tensor,
+        leading: tf.Tensor,
+        outputs: tf.Tensor,
+        training: bool,
+    ) -> None:
         self._weights = weights
         self._x = x
+        self.leading = leading
         self._outputs = outputs
         self._training = training
         self._sampled: tuple[tf.Tensor, Csr] | None = None
@@ -136,6 +145,15 @@ def attach(logits: tf.Tensor, lazy: LazyLogits) -> tf.Tensor:
     """Leaves `lazy` on the tensor, where `find` finds it."""
     setattr(logits, _ATTRIBUTE, lazy)
     return logits
+
+
+def leading_axes(y_pred: tf.Tensor) -> tf.Tensor:
+    """All axes but the last of a tensor that may be lazy, as a vector of integers.
+
+    To ask a lazy tensor itself for its shape would bring all its logits back.
+    """
+    logits = find(y_pred)
+    return tf.shape(y_pred)[:-1] if logits is None else logits.leading
 
 
 def find(y_pred: Any) -> LazyLogits | None:

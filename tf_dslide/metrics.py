@@ -35,7 +35,7 @@ def propensities(
 
     Example:
     >>> propensities([0, 10, 1000], num_samples=10_000).round(3).tolist()
-    [0.084, 0.214, 0.737]
+    [0.084, 0.22, 0.767]
     """
     counts = np.asarray(label_counts, np.float64)
     require_positive("num_samples", num_samples)
@@ -76,7 +76,9 @@ class _RankingMetric(keras.metrics.Metric):
         if logits is None:
             y_pred = tf.convert_to_tensor(y_pred)
         positions, units = len(y_pred.shape) - 1, y_pred.shape[-1]
-        labels = label_forms.expect_rows(label_forms.to_csr(y_true, units, positions), y_pred)
+        labels = label_forms.expect_rows(
+            label_forms.to_csr(y_true, units, positions), y_pred.shape, lazy.leading_axes(y_pred)
+        )
         k = min(self.k, units)
         if logits is not None:
             top = logits.top_k(k)
@@ -107,8 +109,8 @@ class _RankingMetric(keras.metrics.Metric):
 
 def _row_weights(y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
     """One weight for each output vector, from sample weights and the Keras mask."""
-    shape = tf.shape(y_pred)[:-1]
-    weight = tf.ones(shape, tf.float32)
+    weight = tf.ones(lazy.leading_axes(y_pred), tf.float32)
+    weight.set_shape(y_pred.shape[:-1])
     if sample_weight is not None:
         given = tf.cast(tf.convert_to_tensor(sample_weight), tf.float32)
         while given.shape.rank > weight.shape.rank and given.shape[-1] == 1:

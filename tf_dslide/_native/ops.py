@@ -4,11 +4,14 @@ Shapes: `rows` samples, `units` neurons, weights `(units, d)`. An active set is 
 row `r` are `ids[row_splits[r]:row_splits[r + 1]]`, ascending and distinct. `nnz` counts them all.
 """
 
+import math
+import warnings
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 from tensorflow.python.eager import tape
+from tensorflow.python.ops import handle_data_util
 
 from tf_dslide._native.loader import load
 
@@ -247,21 +250,64 @@ def row_gradient_adam(arguments: AdamArguments, parts: RowGradientParts) -> tf.O
 
 
 class RowSlices(tf.IndexedSlices):
-    """A gradient with ascending distinct rows that remembers what it is computed from.
+    """A gradient with ascending distinct rows that may remember what it is computed from.
 
     An optimizer that knows `parts` can sweep gradient and update in one; the values are then an
     unused pure node and never computed.
     """
 
-    parts: RowGradientParts
+    parts: RowGradientParts | None = None
+
+    def __truediv__(self, scale: Any) -> "RowSlices":
+        """The gradient of a loss that was multiplied by `scale`."""
+        result = RowSlices(self.values / scale, self.indices, self.dense_shape)
+        if self.parts is not None:
+            result.parts = self.parts._replace(coef=self.parts.coef / scale)
+        return result
 
 
-def row_gradient(parts: RowGradientParts, dense_shape: Any) -> RowSlices:
-    """The gradient as `tf.IndexedSlices`."""
+def row_gradient(parts: RowGradientParts, variable: tf.Tensor) -> RowSlices:
+    """The gradient of the weights behind a resource."""
     values = _ops.dslide_row_gradient(x=parts.x, coef=parts.coef, **parts.view._asdict())
-    slices = RowSlices(values, parts.view.neurons, dense_shape)
+    slices = RowSlices(values, parts.view.neurons, _variable_shape(variable))
     slices.parts = parts
+    # Keras casts gradients before it makes them dense, which keeps the rows but not the class.
+    parts.view.neurons._dslide_weights = _number_of_weights(variable)
     return slices
+
+
+def _number_of_weights(resource: tf.Tensor) -> int:
+    if tf.is_symbolic_tensor(resource):
+        data = handle_data_util.get_resource_handle_data(resource)
+    else:
+        data = resource._handle_data
+    if data is None or not data.is_set or not data.shape_and_type:
+        return 0
+    return math.prod(dim.size for dim in data.shape_and_type[0].shape.dim)
+
+
+_DEAR = 1 << 22
+_warned_of_dense_gradient = False
+
+
+def _notice_dense_gradient(
+    value: Any, dtype: Any = None, name: Any = None, as_ref: Any = False
+) -> Any:
+    """Warns once when somebody makes a large row-sparse gradient dense, and lets it happen."""
+    global _warned_of_dense_gradient
+    weights = getattr(value.indices, "_dslide_weights", 0)
+    if weights >= _DEAR and not _warned_of_dense_gradient:
+        _warned_of_dense_gradient = True
+        warnings.warn(
+            f"the optimizer (or a regularizer) makes a row-sparse gradient dense: each step costs "
+            f"as much as all {weights:,} weights. tf_dslide.SparseAdam updates only the rows that "
+            "a batch used.",
+            stacklevel=2,
+        )
+    return NotImplemented
+
+
+tf.register_tensor_conversion_function(tf.IndexedSlices, _notice_dense_gradient, priority=50)
 
 
 def parts_of(gradient: Any) -> RowGradientParts | None:
@@ -281,19 +327,18 @@ def _active_logits_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
         coef=upstream, **view._asdict(), like=x, kernel=kernel
     )
     parts = RowGradientParts(x, upstream, view)
-    gradients = [x_gradient, None, None, None, None, row_gradient(parts, _variable_shape(kernel))]
+    gradients = [x_gradient, None, None, None, None, row_gradient(parts, kernel)]
     if len(op.inputs) > 6:
         sums = _ops.dslide_entry_sums(
             coef=upstream, neuron_splits=view.neuron_splits, entry_index=view.entry_index
         )
-        gradients.append(tf.IndexedSlices(sums, view.neurons, _variable_shape(op.inputs[6])))
+        gradients.append(RowSlices(sums, view.neurons, _variable_shape(op.inputs[6])))
     return gradients
 
 
 @tf.RegisterGradient("DslideCsrMatMul")
 def _csr_mat_mul_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
     coef, row_splits, ids, kernel = op.inputs
-    shape = _variable_shape(kernel)
     view = NeuronView(
         *_ops.dslide_transpose(row_splits=row_splits, ids=ids, units=op.get_attr("columns"))
     )
@@ -302,7 +347,7 @@ def _csr_mat_mul_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
         coef_gradient,
         None,
         None,
-        row_gradient(RowGradientParts(upstream, coef, view), shape),
+        row_gradient(RowGradientParts(upstream, coef, view), kernel),
     ]
 
 
