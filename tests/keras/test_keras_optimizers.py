@@ -1,5 +1,7 @@
 """Optimizers on row-sparse gradients: ours against NumPy, stock ones against dense gradients."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -227,6 +229,39 @@ def test_loss_scaling_of_row_sparse_gradients(data):
     assert float(wrapper.dynamic_scale.numpy()) == 32.0
     for found, wanted in zip(scaled.get_weights(), plain.get_weights(), strict=True):
         close(found, wanted, relative=3e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["ours", "sgd"])
+def test_loss_scale_factor_of_row_sparse_gradients(optimizer, data):
+    x, y = data
+    models = []
+    for factor in (None, 64.0):
+        keras.utils.set_random_seed(1)
+        model = wide_model(UNITS, DIM, sampler=UniformSampler(5))
+        make = SparseAdam if optimizer == "ours" else keras.optimizers.SGD
+        model.compile(make(0.01, loss_scale_factor=factor), SlideCrossentropy())
+        model.fit(x, y, epochs=3, verbose=0)
+        models.append(model)
+    for found, wanted in zip(models[1].get_weights(), models[0].get_weights(), strict=True):
+        close(found, wanted)
+
+
+def test_optimizers_that_need_a_dense_gradient_warn_once():
+    """Their moments make a step as dear as a dense layer's: 4.5 million weights here."""
+    x, y = np.ones((4, 64), "float32"), np.arange(4)
+
+    def warned(optimizer: keras.optimizers.Optimizer) -> list[str]:
+        model = wide_model(70_000, 64, sampler=UniformSampler(5))
+        model.compile(optimizer, SlideCrossentropy())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(x, y, batch_size=2, epochs=2, verbose=0)
+        return [text for w in caught if "SparseAdam" in (text := str(w.message))]
+
+    assert not warned(SparseAdam(global_clipnorm=1.0))
+    assert not warned(keras.optimizers.SGD(0.1))
+    assert len(warned(keras.optimizers.Adam())) == 1
+    assert not warned(keras.optimizers.RMSprop())
 
 
 def test_loss_scaling_skips_a_step_that_overflows(data):
