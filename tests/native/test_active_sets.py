@@ -306,7 +306,7 @@ def test_uniform_samples_are_uniform(count):
 
 
 def test_log_uniform_samples_follow_their_probabilities():
-    units, steps = 50, 6000
+    units, steps = 50, 30_000
     counts = sample_counts(steps, units=units, count=1, distribution="log_uniform")
     expected = steps * reference.log_uniform_probabilities(units)
     chi_square = ((counts - expected) ** 2 / expected).sum()

@@ -155,7 +155,7 @@ def test_fused_adam_equals_gradient_and_adam(rng, rows, units, d):
     for variable, value in zip(apart.variables, fused.start, strict=True):
         variable.assign(value)
     ops.row_gradient_adam(fused.arguments(settings), parts)
-    slices = ops.row_gradient(parts, (units, d))
+    slices = ops.row_gradient(parts, ops.handle(apart.variables[0]))
     ops.row_adam(apart.arguments(settings), slices.indices, slices.values)
     for one, two in zip(fused.state(), apart.state(), strict=True):
         assert bits_equal(one, two)

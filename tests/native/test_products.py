@@ -118,6 +118,20 @@ def test_csr_mat_mul_adds_repeated_ids(rng):
     np.testing.assert_allclose(dense, np.outer([9, 3, 3], np.ones(9)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_gradients_that_are_not_finite_are_nobodys_input(rng, value):
+    # A loss that overflows must show as such, not as an error about the layer's input.
+    rows, variable = csr([[0, 2], [1]]), tf.Variable(floats(rng, 3, 9))
+    coef, upstream = tf.ones([3]), np.ones((2, 9), np.float32)
+    upstream[1, 4] = value
+    with tf.GradientTape() as tape:
+        tape.watch(coef)
+        y = ops.csr_mat_mul(coef, to_tf(rows), variable)
+    by_coef, by_kernel = tape.gradient(y, [coef, variable], output_gradients=tf.constant(upstream))
+    np.testing.assert_array_equal(np.isfinite(by_coef), [True, True, False])
+    np.testing.assert_array_equal(np.isfinite(by_kernel.values).all(1), [True, False, True])
+
+
 @pytest.mark.parametrize("share", [0.02, 0.5])
 def test_one_neuron_may_hold_most_entries(rng, share):
     # The sums by neuron are cut into slabs of about equal work; here one neuron fills several.
@@ -144,8 +158,13 @@ def test_row_gradient_remembers_its_parts(rng):
     assert ops.parts_of(tf.IndexedSlices(slices.values, slices.indices)) is None
     np.testing.assert_array_equal(parts.x, p.x)
     np.testing.assert_array_equal(parts.coef, p.coef)
-    again = ops.row_gradient(parts, p.kernel.shape)
+    again = ops.row_gradient(parts, ops.handle(p.kernel_variable))
     np.testing.assert_array_equal(again.values, slices.values)
+    # So does the gradient of a loss that was scaled up against underflow.
+    quarter = slices / 4.0
+    np.testing.assert_array_equal(quarter.values, slices.values / 4)
+    again = ops.row_gradient(ops.parts_of(quarter), ops.handle(p.kernel_variable))
+    np.testing.assert_array_equal(again.values, quarter.values)
 
 
 def test_gradients_equal_finite_differences_with_the_active_set_held(rng):
