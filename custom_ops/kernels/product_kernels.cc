@@ -11,12 +11,15 @@ class ActiveLogitsOp : public OpKernel {
  public:
   explicit ActiveLogitsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("use_bias", &use_bias_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("check_input", &check_input_));
   }
 
   void Compute(OpKernelContext* ctx) override {
     LayerInput layer;
     OP_REQUIRES_OK(ctx, layer.Lock(ctx, 5, use_bias_));
-    OP_REQUIRES_OK(ctx, ExpectFinite(ctx, ctx->input(0), "the layer's input"));
+    if (check_input_) {
+      OP_REQUIRES_OK(ctx, ExpectFinite(ctx, ctx->input(0), "the layer's input"));
+    }
     const DenseScan scan = layer.scan();
     const int64_t entries = ctx->input(4).NumElements();
     NeuronView view;
@@ -31,6 +34,7 @@ class ActiveLogitsOp : public OpKernel {
 
  private:
   int use_bias_;
+  bool check_input_;
 };
 
 absl::Status ExpectMatrix(const OpKernelContext* ctx, const Variables& kernel) {

@@ -224,6 +224,7 @@ REGISTER_OP("DslideActiveLogits")
     .Input("kernel: resource")
     .Input("bias: use_bias * resource")
     .Attr("use_bias: int >= 0")
+    .Attr("check_input: bool = true")
     .Output("logits: float")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
