@@ -32,7 +32,7 @@ class LabelPrior(keras.initializers.Initializer):
     >>> from tf_dslide import DSlideDense, LabelPrior
     >>> layer = DSlideDense(3, bias_initializer=LabelPrior([9, 0, 4]))
     >>> layer.build((None, 8))
-    >>> layer.bias.numpy().round(2).tolist()
+    >>> [round(float(value), 2) for value in layer.bias.numpy()]
     [0.0, -2.3, -0.69]
     """
 

@@ -260,8 +260,8 @@ class DSlideDense(_RowLayer):
         assign = self.kernel.assign
 
         def assign_and_invalidate(value: Any) -> Any:
-            # A constraint assigns after every step, which the schedule covers.
-            if tf.executing_eagerly() and self.kernel_constraint is None:
+            # In a graph it is a constraint that assigns, after every step: the schedule covers it.
+            if tf.executing_eagerly():
                 selector.invalidate()
             return assign(value)
 

@@ -86,17 +86,29 @@ class LazyLogits:
         self._training = training
         self._sampled: tuple[tf.Tensor, Csr] | None = None
         self._top: tf.Tensor | None = None
+        self._losses: tuple[Any, tf.Tensor] | None = None
 
     @property
     def units(self) -> int:
         """Number of classes."""
         return self._weights.units
 
-    def crossentropy(self, labels: Csr) -> tf.Tensor:
+    def crossentropy(self, labels: Csr, asked_with: Any) -> tf.Tensor:
         """Softmax cross-entropy of each row, `(rows,) float32`.
 
         Over the active set in training, over all units otherwise. A row without labels has 0.
+
+        Args:
+            labels: The rows' labels.
+            asked_with: The object that the labels came in. Asked again with the same one, as a
+                metric does after the loss, the answer is the same, although the weights may have
+                moved.
         """
+        if self._losses is None or self._losses[0] is not asked_with:
+            self._losses = (asked_with, self._crossentropy(labels))
+        return self._losses[1]
+
+    def _crossentropy(self, labels: Csr) -> tf.Tensor:
         weights = self._weights
         if not self._training:
             return ops.full_crossentropy(self._x, labels, weights.kernel, weights.bias)

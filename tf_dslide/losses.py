@@ -76,7 +76,7 @@ class SlideCrossentropy(keras.losses.Loss):
         leading = lazy.leading_axes(y_pred)
         labels = label_forms.expect_rows(labels, y_pred.shape, leading)
         if logits is not None:
-            losses = logits.crossentropy(labels)
+            losses = logits.crossentropy(labels, y_true)
         else:
             losses = _dense_crossentropy(labels, tf.reshape(y_pred, [-1, units]))
         return tf.reshape(losses, leading)
