@@ -67,19 +67,54 @@ def batches(
     """
     _require_at_least("batch_size", batch_size, 1)
     _require_at_least("seed", seed, 0)
+    _require_at_least("prefetch", prefetch, 0)
+    import tensorflow as tf
+
     passes = count()
-
-    def one_pass() -> Iterator[tuple[sparse.csr_matrix, sparse.csr_matrix]]:
-        epoch = next(passes)
-        order = np.random.default_rng([seed, epoch]).permutation(n) if shuffle else None
-        for begin in range(0, num_batches * batch_size, batch_size):
-            rows = slice(begin, begin + batch_size)
-            chosen = rows if order is None else order[rows]
-            yield dataset.features[chosen], dataset.labels[chosen]
-
     n = dataset.num_samples
     num_batches = n // batch_size if drop_remainder else -(-n // batch_size)
-    return stream(one_pass, dataset.num_features, num_batches, prefetch=prefetch)
+
+    def one_pass() -> Iterator[np.ndarray]:
+        epoch = next(passes)
+        order = np.random.default_rng([seed, epoch]).permutation(n) if shuffle else np.arange(n)
+        for begin in range(0, num_batches * batch_size, batch_size):
+            yield order[begin : begin + batch_size]
+
+    # Only row numbers come from Python: rows are gathered by TensorFlow, which leaves the
+    # interpreter, and most of a core, to the training loop.
+    gather_features, gather_labels = _RowGatherer(dataset.features), _RowGatherer(dataset.labels)
+
+    def assemble(rows: tf.Tensor) -> tuple[tf.SparseTensor, tf.RaggedTensor]:
+        columns, values = gather_features(rows)
+        places = tf.stack([columns.value_rowids(), columns.values], axis=1)
+        shape = tf.stack([tf.size(rows, out_type=tf.int64), dataset.num_features])
+        return tf.SparseTensor(places, values, shape), gather_labels(rows)[0]
+
+    rows = tf.data.Dataset.from_generator(
+        one_pass, output_signature=tf.TensorSpec((None,), tf.int64)
+    )
+    pipeline = rows.map(assemble, num_parallel_calls=1)
+    return pipeline.apply(tf.data.experimental.assert_cardinality(num_batches)).prefetch(prefetch)
+
+
+class _RowGatherer:
+    """Rows of a CSR matrix, picked by TensorFlow."""
+
+    def __init__(self, matrix: sparse.csr_matrix) -> None:
+        import tensorflow as tf
+
+        self._splits = tf.constant(matrix.indptr, tf.int64)
+        self._columns = tf.constant(matrix.indices, tf.int32)
+        self._values = tf.constant(matrix.data, tf.float32)
+
+    def __call__(self, rows: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """The rows' columns `(rows, None) int64` and their values, flat."""
+        import tensorflow as tf
+
+        first, last = tf.gather(self._splits, rows), tf.gather(self._splits, rows + 1)
+        places = tf.ragged.range(first, last)
+        columns = tf.cast(tf.gather(self._columns, places.values), tf.int64)
+        return places.with_values(columns), tf.gather(self._values, places.values)
 
 
 def stream(
