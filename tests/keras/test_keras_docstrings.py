@@ -11,6 +11,7 @@ import tf_dslide
 MODULES = [
     "tf_dslide",
     "tf_dslide.hashing",
+    "tf_dslide.initializers",
     "tf_dslide.labels",
     "tf_dslide.layers",
     "tf_dslide.lazy",

@@ -137,12 +137,19 @@ def many_outputs(shape: tuple[int | None, ...], names) -> keras.Model:
     return model
 
 
+# All forms are given to the loss directly below; Keras' own handling differs by type and width.
+EVALUATED = (
+    *("padded_int32", "padded_tensor", "ragged_int64", "ragged_int32", "sparse_float"),
+    *("sparse_int", "csr_float", "csr_bool", "csr_unordered", "csr_array", "coo"),
+    *("hot_float64", "hot_bool", "ids_int64", "ids_uint8", "ids_float", "column_uint8"),
+)
 TRAINED = ("padded_int32", "ragged_int64", "sparse_int", "csr_bool", "hot_bool", "column_uint8")
 
 
 @pytest.mark.parametrize("kind", ["multi", "single"])
 def test_every_form_gives_the_same_through_evaluate_and_fit(kind, x):
     forms = MULTI_FORMS if kind == "multi" else SINGLE_FORMS
+    forms = {name: y for name, y in forms.items() if name in EVALUATED}
     labels = MULTI if kind == "multi" else [[int(i)] for i in SINGLE]
     # Keras averages the losses of single outputs over batches, whatever the batches' sizes.
     kwargs = {"batch_size": ROWS // 3, "verbose": 0}

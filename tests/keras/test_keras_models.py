@@ -22,6 +22,7 @@ from keras_cases import (
 from tf_dslide import (
     AllNeurons,
     DSlideDense,
+    LabelPrior,
     LshSampler,
     NDCGAtK,
     PrecisionAtK,
@@ -69,23 +70,19 @@ def build_model(kind: str, **kwargs: object) -> keras.Model:
     return keras.Model(inputs, layers[1](layers[0](inputs)))
 
 
-KINDS = ["sequential", "deferred", "functional", "subclassed"]
-
-
-@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "sparse"),
+    [("sequential", True), ("functional", False), ("subclassed", True)],
+)
 def test_every_kind_of_model_runs_and_agrees_with_dense(kind, sparse, data):
     x, y = data
     fed = tf.sparse.from_dense(x) if sparse else x
     model = build_model(kind)
-    model.compile(SparseAdam(1e-2), SlideCrossentropy(), metrics=[PrecisionAtK(1), NDCGAtK(5)])
+    model.compile(SparseAdam(1e-2), SlideCrossentropy(), metrics=[PrecisionAtK(1)])
     history = model.fit(
-        fed, y, batch_size=BATCH, epochs=8, verbose=0, validation_data=(fed, y)
+        fed, y, batch_size=BATCH, epochs=4, verbose=0, validation_data=(fed, y)
     ).history
-    assert set(history) == {
-        *("loss", "precision_at_1", "ndcg_at_5"),
-        *("val_loss", "val_precision_at_1", "val_ndcg_at_5"),
-    }
+    assert set(history) == {"loss", "precision_at_1", "val_loss", "val_precision_at_1"}
     assert history["loss"][-1] < history["loss"][0]
 
     w1, b1, w2, b2 = (w.astype("float64") for w in model.get_weights())
@@ -94,18 +91,25 @@ def test_every_kind_of_model_runs_and_agrees_with_dense(kind, sparse, data):
     close(model.predict_on_batch(fed), logits)
     wanted = softmax_crossentropy(logits, targets([[i] for i in y], UNITS))[0].mean()
     hits = (logits.argmax(axis=1) == y).mean()
-    loss, precision, _ = model.evaluate(fed, y, batch_size=5, verbose=0)
+    loss, precision = model.evaluate(fed, y, batch_size=5, verbose=0)
     close(loss, wanted)
     close(precision, hits)
-    loss, precision, _ = model.test_on_batch(fed, y)
+    loss, precision = model.test_on_batch(fed, y)
     close(loss, wanted)
     close(precision, hits)
     # Keras reports the loss before the step.
     close(model.train_on_batch(fed, y)[0], wanted)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sampler", [LshSampler(active=20), UniformSampler(20)], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "sampler"),
+    [
+        ("functional", LshSampler(active=20)),
+        ("subclassed", LshSampler(active=20)),
+        ("deferred", UniformSampler(20)),
+    ],
+    ids=["functional", "subclassed", "deferred"],
+)
 def test_training_by_fit_and_by_hand_are_the_same(kind, sampler, data):
     x, y = data
 
@@ -155,9 +159,7 @@ def test_persistent_tape_gives_gradients_twice(data):
     close(twice, 2 * once)
 
 
-@pytest.mark.parametrize(
-    "sampler", [AllNeurons(), LshSampler(active=20), UniformSampler(20)], ids=["all", "lsh", "uni"]
-)
+@pytest.mark.parametrize("sampler", [AllNeurons(), LshSampler(active=20)], ids=["all", "lsh"])
 def test_eager_steps_and_several_steps_per_execution_give_the_same(sampler, data):
     x, y = data
 
@@ -527,9 +529,15 @@ def test_masks_count_as_on_dense(how, rng):
     )
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
-@pytest.mark.parametrize("sampler", [AllNeurons(), LshSampler(active=20)], ids=["all", "lsh"])
+@pytest.mark.parametrize(
+    ("policy", "sparse", "sampler"),
+    [
+        ("mixed_float16", True, LshSampler(active=20)),
+        ("mixed_float16", False, AllNeurons()),
+        ("mixed_bfloat16", True, AllNeurons()),
+    ],
+    ids=["half", "half_dense_all", "bfloat16_all"],
+)
 def test_mixed_precision(policy, sparse, sampler, data):
     x, y = data
     before = keras.config.dtype_policy()
@@ -538,7 +546,7 @@ def test_mixed_precision(policy, sparse, sampler, data):
         model = build_model("sequential", sampler=sampler)
         model.compile(SparseAdam(2e-2), SlideCrossentropy(), metrics=[PrecisionAtK(1)])
         fed = tf.sparse.from_dense(x) if sparse else x
-        history = model.fit(fed, y, batch_size=BATCH, epochs=15, verbose=0).history
+        history = model.fit(fed, y, batch_size=BATCH, epochs=12, verbose=0).history
         assert history["loss"][-1] < 0.8 * history["loss"][0]
         assert all(w.dtype == "float32" for w in model.get_weights())
         w1, b1, w2, b2 = model.get_weights()
@@ -599,8 +607,11 @@ def test_regularizers_and_constraints_as_on_dense(data):
     close(model.evaluate(x, y, verbose=0), other.evaluate(x, y, verbose=0))
 
 
-@pytest.mark.parametrize("sampler", [LshSampler(active=20), UniformSampler(20)], ids=["lsh", "uni"])
-@pytest.mark.parametrize("optimizer", ["ours", "sgd", "adam"])
+@pytest.mark.parametrize(
+    ("sampler", "optimizer"),
+    [(LshSampler(active=20), "ours"), (UniformSampler(20), "sgd"), (UniformSampler(20), "adam")],
+    ids=["ours", "sgd", "adam"],
+)
 def test_regularizers_and_constraints_with_hashing(sampler, optimizer, data):
     """The sum of a row-sparse and a dense gradient is dense, and right."""
     x, y = data
@@ -756,6 +767,45 @@ def test_explicit_xla_is_refused_or_works(data):
     model.compile(SparseAdam(0.05), SlideCrossentropy(), jit_compile="auto")
     assert model.jit_compile is False
     model.train_on_batch(x, y)
+
+
+def test_label_prior_starts_from_the_frequencies():
+    counts = np.array([9, 0, 4, 200])
+    layer = DSlideDense(4, bias_initializer=LabelPrior(counts, smoothing=0.5))
+    layer.build((None, 3))
+    shares = np.exp(layer.bias.numpy())
+    close(shares / shares.sum(), (counts + 0.5) / (counts + 0.5).sum())
+    close(layer.bias.numpy().max(), 0)
+    for bad in ([[1, 2]], [1, -2], []):
+        with pytest.raises(ValueError, match="label_counts"):
+            LabelPrior(bad)((2,))
+    for smoothing in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="smoothing"):
+            LabelPrior(counts, smoothing=smoothing)
+    with pytest.raises(ValueError, match=r"4 labels.*3"):
+        DSlideDense(3, bias_initializer=LabelPrior(counts)).build((None, 2))
+
+
+@pytest.mark.parametrize("kind", ["nested", "wrapped"])
+def test_models_in_models_stay_lazy(kind, data):
+    """What returns its input as it is keeps the lazy logits; TimeDistributed works, densely."""
+    x, y = data
+    if kind == "nested":
+        inner = keras.Sequential(
+            [keras.Input((DIM,)), DSlideDense(UNITS, sampler=UniformSampler(5))]
+        )
+        model = keras.Sequential([keras.Input((DIM,)), keras.layers.Dense(DIM), inner])
+        assert model(x)._dslide is not None
+    else:
+        layer = DSlideDense(UNITS, sampler=AllNeurons())
+        model = keras.Sequential([keras.Input((4, DIM)), keras.layers.TimeDistributed(layer)])
+        x, y = np.tile(x[:, None], (1, 4, 1)), np.tile(y[:, None], (1, 4))
+    model.compile(SparseAdam(0.01), SlideCrossentropy(), metrics=[PrecisionAtK(1)])
+    history = model.fit(x, y, epochs=3, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    logits = model.predict(x, verbose=0).reshape(-1, UNITS)
+    wanted = softmax_crossentropy(logits, targets([[i] for i in y.ravel()], UNITS))[0].mean()
+    close(model.evaluate(x, y, verbose=0)[0], wanted)
 
 
 def test_a_dataset_of_unknown_batch_size(data):

@@ -345,8 +345,8 @@ def test_names_stand_for_samplers():
     assert type(DSlideDense(3).sampler) is LshSampler
 
 
-@pytest.mark.parametrize(("units", "dim"), [(1, 1), (2, 1), (5, 3), (100, 1), (3, 200)])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(("units", "dim"), [(1, 1), (2, 1), (100, 1), (3, 200)])
+@pytest.mark.parametrize("name", ["lsh", "dwta", "tiny", "log_uniform"])
 def test_small_layers_train(name, units, dim):
     model = wide_model(units, dim, sampler=EVERY[name])
     model.compile(SparseAdam(0.1), SlideCrossentropy())
