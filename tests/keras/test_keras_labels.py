@@ -119,7 +119,6 @@ def expected(layer, x, labels):
     return losses, np.mean(hits) / 2
 
 
-
 def many_outputs(shape: tuple[int | None, ...], names) -> keras.Model:
     """One output for each name, all with the same weights, so that one graph serves all forms."""
     keras.utils.set_random_seed(4)

@@ -94,7 +94,8 @@ def sequences_with_a_mask():
 
 
 def by_hand():
-    layer, optimizer, loss_fn, metric = wide(lsh), SparseAdam(), SlideCrossentropy(), PrecisionAtK(1)
+    layer, loss_fn, metric = wide(lsh), SlideCrossentropy(), PrecisionAtK(1)
+    optimizer = SparseAdam()
     layer.build((None, DIM))
     optimizer.build(layer.trainable_variables)
 

@@ -13,7 +13,6 @@ from keras_cases import (
     dense_twin,
     multi_hot,
     padded,
-    random_labels,
     softmax_crossentropy,
     targets,
     wide_model,
@@ -190,9 +189,7 @@ def test_eager_training_metrics_judge_the_weights_before_the_step(data):
         keras.utils.set_random_seed(1)
         model = wide_model(UNITS, DIM)
         # So fast that one step changes the best neurons.
-        model.compile(
-            SparseAdam(5.0), loss, metrics=[PrecisionAtK(k)], run_eagerly=run_eagerly
-        )
+        model.compile(SparseAdam(5.0), loss, metrics=[PrecisionAtK(k)], run_eagerly=run_eagerly)
         before = np.argsort(-model.predict(x, verbose=0), axis=1)[:, :k]
         wanted = (before == y[:, None]).any(axis=1).mean() / k
         return model.train_on_batch(x, y)[1], wanted
@@ -687,7 +684,7 @@ def test_sample_weights_of_sequences_as_on_dense(shape, rng):
     weights = rng.random(shape).astype("float32")
     try:
         wanted = twin.evaluate(x, y, sample_weight=weights, verbose=0)
-    except Exception:  # noqa: BLE001 - what Keras refuses, we need not take
+    except Exception:
         pytest.skip("Keras refuses these weights")
     close(model.evaluate(x, y, sample_weight=weights, verbose=0), wanted)
 

@@ -177,9 +177,7 @@ def test_keras_arguments_as_in_adam(kwargs, data):
     model = wide_model(UNITS, DIM)
     twin = keras.Sequential([keras.Input((DIM,)), dense_twin(model.layers[0])])
     model.compile(SparseAdam(0.01, **kwargs), SlideCrossentropy())
-    twin.compile(
-        adam(0.01, **kwargs), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    )
+    twin.compile(adam(0.01, **kwargs), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     for _ in range(3):
         for part in (slice(0, 3), slice(3, 8)):
             close(

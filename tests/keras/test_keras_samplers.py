@@ -1,4 +1,4 @@
-"""Samplers as chosen by a layer: what is active, what is added to the logits, and when it changes."""
+"""Samplers as chosen by a layer: what is active, what is added to the logits, when it changes."""
 
 import keras
 import numpy as np
@@ -181,7 +181,7 @@ def test_the_correction_is_the_log_of_how_often_an_id_is_drawn(log_uniform, case
 
 
 def test_the_log_uniform_correction_is_that_of_tensorflow(case):
-    """`tf.random.log_uniform_candidate_sampler` tells the same expected counts, unique draws too."""
+    """`tf.random.log_uniform_candidate_sampler` tells the same expected counts."""
     units, num_sampled = 500, 40
     _, expected, _ = tf.random.log_uniform_candidate_sampler(
         tf.constant([[0, 1, 7, 100, 499]], tf.int64), 5, num_sampled, True, units, seed=1

@@ -131,7 +131,8 @@ def results(model, x, y):
 
 def schedule_of(layer):
     at_work = layer._at_work
-    return np.array([int(at_work.step), *(at_work.selector.get_state() if at_work.selector else [])])
+    state = at_work.selector.get_state() if at_work.selector else []
+    return np.array([int(at_work.step), *state])
 
 
 @pytest.fixture(scope="module")
@@ -419,9 +420,7 @@ def test_configurations_survive_a_round_trip_through_json(thing):
 
 def test_every_public_class_is_among_them():
     classes = {
-        value
-        for name in tf_dslide.__all__
-        if isinstance(value := getattr(tf_dslide, name), type)
+        value for name in tf_dslide.__all__ if isinstance(value := getattr(tf_dslide, name), type)
     }
     bases = {tf_dslide.Sampler, tf_dslide.HashFamily}
     assert classes - bases <= {type(thing) for thing in OBJECTS}
