@@ -124,7 +124,8 @@ class LshSampler(Sampler):
             hold fewer. `None`: a tenth of the units, from 64 to 3,000 of them.
         random: Share of `active` that is drawn at random, in [0, 1].
         bucket_size: Neurons taken from one bucket at most.
-        rebuild_every: Training steps until the first rebuild, n0 in SLIDE.
+        rebuild_every: Training steps until the first rebuild, n0 in SLIDE. A layer used on two
+            inputs counts each use.
         rebuild_decay: Growth of the interval; 0 keeps it.
         seed: Integer that fixes windows and random neurons.
 
