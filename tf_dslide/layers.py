@@ -340,8 +340,8 @@ class DSlideDense(_RowLayer):
             raise ValueError(
                 "`exact=False` needs a sampler that picks neurons; this layer has AllNeurons"
             )
-        logits, active, _ = self._at_work.sampled_logits(hidden, None)
-        return ops.csr_top_k(logits, active, k)
+        logits, selection = self._at_work.sampled_logits(hidden, None)
+        return ops.active_top_k(logits, selection.active, k)
 
     def rebuild(self) -> None:
         """Rebuilds the sampler's hash tables from the weights now.

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_dslide._native import ops
-from tf_dslide._native.ops import Csr
-from tf_dslide.samplers import Selector
+from tf_dslide._native.ops import ActiveLogits, ActiveSet, Csr
+from tf_dslide.samplers import Selection, Selector
 
 _ATTRIBUTE = "_dslide"
 
@@ -42,18 +42,16 @@ class Weights:
         """Number of neurons."""
         return int(self.kernel.shape[0])
 
-    def sampled_logits(
-        self, x: tf.Tensor, labels: Csr | None
-    ) -> tuple[tf.Tensor, Csr, tf.Tensor | None]:
-        """Logits of the active set only: `(nnz,)`, the set, and what the sampler adds to them.
+    def sampled_logits(self, x: tf.Tensor, labels: Csr | None) -> tuple[ActiveLogits, Selection]:
+        """Logits of the active set only, without the sampler's offsets, and the set.
 
         Without labels, the neurons that are likely to score high.
         """
         if self.selector is None:
             raise RuntimeError("there is nothing to sample: every neuron is active")
-        active = self.selector.select(x, labels, self.kernel, self.step)
-        view = ops.transpose(active.csr, self.units)
-        return ops.active_logits(x, view, self.kernel, self.bias), active.csr, active.offsets
+        selection = self.selector.select(x, labels, self.kernel, self.step)
+        view = ops.transpose(selection.active, self.units)
+        return ops.active_logits(x, view, self.kernel, self.bias), selection
 
     def exact_top_k(self, x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
         """The best `k` of all neurons."""
@@ -84,7 +82,7 @@ class LazyLogits:
         self.leading = leading
         self._outputs = outputs
         self._training = training
-        self._sampled: tuple[tf.Tensor, Csr] | None = None
+        self._sampled: tuple[ActiveLogits, ActiveSet] | None = None
         self._top: tf.Tensor | None = None
         self._losses: tuple[Any, tf.Tensor] | None = None
 
@@ -120,11 +118,10 @@ class LazyLogits:
                 # its place in the graph now; it runs only if a metric uses it.
                 self._search(_usual_k)
             return ops.full_crossentropy(self._x, labels, weights.kernel, weights.bias)
-        logits, active, offsets = weights.sampled_logits(self._x, labels)
-        self._sampled = (tf.stop_gradient(logits), active)
-        if offsets is not None:
-            logits += offsets
-        return ops.softmax_crossentropy(logits, active, labels)
+        logits, selection = weights.sampled_logits(self._x, labels)
+        active = selection.active
+        self._sampled = (ActiveLogits(*map(tf.stop_gradient, logits)), active)
+        return ops.softmax_crossentropy(_with_offsets(logits, selection), active, labels)
 
     def top_k(self, k: int) -> tf.Tensor:
         """The `k` best classes of each row, `(rows, k) int32`, `k <= units`.
@@ -133,7 +130,7 @@ class LazyLogits:
         where it is smaller than `k`. Otherwise the best of all units.
         """
         if self._sampled is not None:
-            return ops.csr_top_k(*self._sampled, k=k)[0]
+            return ops.active_top_k(*self._sampled, k=k)[0]
         if self._training and (self._top is None or self._top.shape[1] < k):
             # By now the optimizer may have changed the weights. The dense outputs are those from
             # before, and they exist: called eagerly, or some other loss has used them.
@@ -145,6 +142,13 @@ class LazyLogits:
 
     def _search(self, k: int) -> None:
         self._top, _ = self._weights.exact_top_k(self._x, min(k, self.units))
+
+
+def _with_offsets(logits: ActiveLogits, selection: Selection) -> ActiveLogits:
+    if selection.offsets is None:
+        return logits
+    own, shared = selection.offsets
+    return ActiveLogits(logits.own if own is None else logits.own + own, logits.shared + shared)
 
 
 def expect_k(k: int) -> None:

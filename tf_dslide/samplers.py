@@ -14,15 +14,22 @@ import tensorflow as tf
 
 from tf_dslide._checks import require_positive
 from tf_dslide._native import ops
-from tf_dslide._native.ops import Csr
+from tf_dslide._native.ops import ActiveSet, Csr
 from tf_dslide.hashing import HashFamily, SimHash
 
 
-class ActiveSet(NamedTuple):
-    """The neurons that take part, and what to add to their logits (`None`: nothing)."""
+class Selection(NamedTuple):
+    """The neurons that take part.
 
-    csr: Csr
-    offsets: tf.Tensor | None
+    Attributes:
+        active: The active set.
+        offsets: What to add to its logits, or `None` for nothing: to those of the rows' own
+            neurons (`None` or `(nnz,)`) and to those of the shared ones (any shape that broadcasts
+            to `(rows, shared)`).
+    """
+
+    active: ActiveSet
+    offsets: tuple[tf.Tensor | None, tf.Tensor] | None = None
 
 
 def no_labels(x: tf.Tensor) -> Csr:
@@ -34,7 +41,7 @@ def no_labels(x: tf.Tensor) -> Csr:
 class Selector:
     """A sampler at work for one layer."""
 
-    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> ActiveSet:
+    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> Selection:
         """Chooses neurons.
 
         Args:
@@ -45,7 +52,7 @@ class Selector:
             step: Number of training steps so far, `() int64`.
 
         Returns:
-            An `ActiveSet` with ascending distinct ids in each row.
+            A `Selection`, with the rows' labels among their own neurons.
         """
         raise NotImplementedError
 
@@ -211,7 +218,7 @@ class TableSelector(Selector):
             self._rebuilds = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._stale = tf.Variable(True, trainable=False)
 
-    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> ActiveSet:
+    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> Selection:
         """Looks the samples up, after a rebuild if one is due."""
         tf.cond(
             tf.logical_or(self._stale, step >= self._next_rebuild),
@@ -225,7 +232,7 @@ class TableSelector(Selector):
             distribution="uniform",
             seed=self._sampler.seed,
         )
-        csr, offsets = ops.select_from_tables(
+        own, log_shares = ops.select_from_tables(
             self._hash.codes(x),
             self._bucket_ptr,
             self._neuron_ids,
@@ -236,7 +243,7 @@ class TableSelector(Selector):
             bucket_size=self._sampler.bucket_size,
             seed=self._sampler.seed,
         )
-        return ActiveSet(csr, offsets)
+        return Selection(ActiveSet(own, shared), (None, log_shares[:, None]))
 
     def _rebuild(self, kernel: Any, step: tf.Tensor) -> tf.Tensor:
         codes = self._hash.codes(tf.convert_to_tensor(kernel))
@@ -302,7 +309,7 @@ class _RandomSelector(Selector):
         self._sampler = sampler
         self._units = units
 
-    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> ActiveSet:
+    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> Selection:
         """Draws once for the batch and adds each row's labels."""
         drawn = ops.sample_neurons(
             step,
@@ -311,10 +318,12 @@ class _RandomSelector(Selector):
             distribution=self._sampler.distribution,
             seed=self._sampler.seed,
         )
-        csr = ops.union_with_labels(drawn, no_labels(x) if labels is None else labels)
+        own = no_labels(x) if labels is None else labels
+        active = ActiveSet(own, drawn)
         if not self._sampler.correction:
-            return ActiveSet(csr, None)
-        return ActiveSet(csr, -self._sampler.log_expected_count(csr.ids, self._units))
+            return Selection(active)
+        expected = [self._sampler.log_expected_count(ids, self._units) for ids in (own.ids, drawn)]
+        return Selection(active, (-expected[0], -expected[1]))
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")

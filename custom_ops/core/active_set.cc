@@ -90,6 +90,12 @@ std::string CheckCsr(const int64_t* splits, int64_t rows, const int32_t* ids, in
   return "";
 }
 
+Membership::Membership(const IdList& list)
+    : list_(list), limit_(list.count > 0 ? int64_t{list.ids[list.count - 1]} + 1 : 0) {
+  bits_.assign((limit_ + 63) / 64, 0);
+  for (const int32_t id : list_) bits_[id >> 6] |= uint64_t{1} << (id & 63);
+}
+
 std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries, int64_t units) {
   if (view.splits[0] != 0 || view.splits[view.count] != entries) {
     return "the neurons' splits must run from 0 to the number of entries, " +
@@ -106,6 +112,11 @@ std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entrie
   for (int64_t e = 0; e < entries; ++e) {
     bad |= static_cast<uint32_t>(view.entry_row[e]) >= row_limit;
     bad |= static_cast<uint32_t>(view.entry_index[e]) >= index_limit;
+  }
+  const IdList& shared = view.shared_places;
+  for (int64_t s = 0; s < shared.count; ++s) {
+    bad |= static_cast<uint64_t>(int64_t{shared.ids[s]}) >= static_cast<uint64_t>(view.count);
+    bad |= s > 0 && shared.ids[s] <= shared.ids[s - 1];
   }
   if (bad == 0) return "";
   return "the active sets seen by neuron do not belong to " + std::to_string(rows) +
@@ -143,9 +154,9 @@ class NeuronSet {
     summary_[id >> 12] |= BitOf(id >> 6);
   }
 
-  // Moves the members to `ids`, ascending.
-  void Drain(std::vector<int32_t>* ids) {
-    ids->clear();
+  // Appends the members to `ids`, ascending, and forgets them; the result is their number.
+  int64_t Drain(std::vector<int32_t>* ids) {
+    const size_t before = ids->size();
     for (size_t s = 0; s < summary_.size(); ++s) {
       for (uint64_t marks = summary_[s]; marks != 0; marks &= marks - 1) {
         const size_t word = s * 64 + __builtin_ctzll(marks);
@@ -156,6 +167,7 @@ class NeuronSet {
       }
       summary_[s] = 0;
     }
+    return ids->size() - before;
   }
 
  private:
@@ -171,16 +183,16 @@ class RowSelector {
   explicit RowSelector(const LshQuery& query)
       : query_(query), votes_(query.units, 0), chosen_(query.units), windows_(query.tables) {}
 
-  // Appends the row's active set to `out`, ascending.
-  void Select(int64_t row, const int32_t* label_begin, const int32_t* label_end, WeightedCsr* out) {
+  // Appends the row's own neurons to `ids`, ascending; the result is their number.
+  int64_t Select(int64_t row, const int32_t* label_begin, const int32_t* label_end,
+                 std::vector<int32_t>* ids) {
     found_.clear();
     CountVotes(row);
     for (const int32_t* label = label_begin; label != label_end; ++label) chosen_.Add(*label);
     const int64_t labels = label_end - label_begin;
     ChooseMostVoted(std::max<int64_t>(0, query_.hashed - labels));
     for (const int32_t id : found_) votes_[id] = 0;
-    chosen_.Drain(&hashed_);
-    MergeShared(out);
+    return chosen_.Drain(ids);
   }
 
   // Whether the tables seen so far held ids of neurons, each once.
@@ -254,67 +266,53 @@ class RowSelector {
     }
   }
 
-  // Appends the hashed and the shared neurons in ascending order, and their offsets.
-  void MergeShared(WeightedCsr* out) {
-    const int32_t *a = hashed_.data(), *a_end = a + hashed_.size();
-    const int32_t *b = query_.shared, *b_end = b + query_.shared_count;
-    const size_t before = out->csr.ids.size();
-    out->csr.ids.resize(before + hashed_.size() + query_.shared_count);
-    out->offsets.resize(out->csr.ids.size());
-    int32_t* ids = out->csr.ids.data() + before;
-    float* offsets = out->offsets.data() + before;
-    // The offset is known only at the end: 1 marks the neurons that are to have it.
-    while (a != a_end && b != b_end) {
-      const int32_t id = std::min(*a, *b);
-      *offsets++ = *a != id;
-      *ids++ = id;
-      a += *a == id;
-      b += *b == id;
-    }
-    for (; a != a_end; ++a) *ids++ = *a, *offsets++ = 0;
-    for (; b != b_end; ++b) *ids++ = *b, *offsets++ = 1;
-    out->csr.ids.resize(ids - out->csr.ids.data());
-    out->offsets.resize(out->csr.ids.size());
-    const int64_t tail = out->offsets.size() - before - hashed_.size();
-    if (tail == 0) return;
-    const float log_share =
-        static_cast<float>(std::log(static_cast<double>(query_.units - hashed_.size()) / tail));
-    for (size_t j = before; j < out->offsets.size(); ++j) out->offsets[j] *= log_share;
-  }
-
   const LshQuery& query_;
   std::vector<Vote> votes_;
   NeuronSet chosen_;
   std::vector<Window> windows_;
   std::vector<int32_t> found_;
-  std::vector<int32_t> hashed_;
   std::vector<int64_t> histogram_;
   bool sound_ = true;
 };
 
 // Joins rows that were made apart; `lengths` holds 0 and then the rows' lengths.
-WeightedCsr Join(const std::vector<WeightedCsr>& parts, std::vector<int64_t> lengths) {
-  WeightedCsr result;
-  result.csr.splits = std::move(lengths);
-  for (size_t row = 1; row < result.csr.splits.size(); ++row) {
-    result.csr.splits[row] += result.csr.splits[row - 1];
+Csr Join(const std::vector<std::vector<int32_t>>& parts, std::vector<int64_t> lengths) {
+  Csr result;
+  result.splits = std::move(lengths);
+  for (size_t row = 1; row < result.splits.size(); ++row) {
+    result.splits[row] += result.splits[row - 1];
   }
-  result.csr.ids.reserve(result.csr.splits.back());
-  result.offsets.reserve(result.csr.splits.back());
-  for (const WeightedCsr& part : parts) {
-    const std::vector<int32_t>& ids = part.csr.ids;
-    result.csr.ids.insert(result.csr.ids.end(), ids.begin(), ids.end());
-    result.offsets.insert(result.offsets.end(), part.offsets.begin(), part.offsets.end());
-  }
+  result.ids.reserve(result.splits.back());
+  for (const auto& part : parts) result.ids.insert(result.ids.end(), part.begin(), part.end());
+  return result;
+}
+
+// The logarithm of how many units each shared neuron stands for that is not among a row's own.
+std::vector<float> LogShares(const CsrView& own, const IdList& shared, int64_t units,
+                             const ParallelFor& parallel) {
+  const Membership membership(shared);
+  std::vector<float> result(own.rows, 0.0f);
+  parallel(own.rows, 20 + own.size() / std::max<int64_t>(1, own.rows),
+           [&](int64_t begin, int64_t end) {
+             for (int64_t row = begin; row < end; ++row) {
+               int64_t tail = shared.count;
+               for (const int32_t* id = own.begin(row); id != own.end(row); ++id) {
+                 tail -= membership.Has(*id);
+               }
+               if (tail == 0) continue;
+               const double left_out = units - own.length(row);
+               result[row] = static_cast<float>(std::log(left_out / tail));
+             }
+           });
   return result;
 }
 
 template <typename Vote>
-WeightedCsr SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
-                       bool* sound) {
+Selection SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
+                     bool* sound) {
   constexpr int64_t kRowsPerPart = 16;
   const int64_t count = (labels.rows + kRowsPerPart - 1) / kRowsPerPart;
-  std::vector<WeightedCsr> parts(count);
+  std::vector<std::vector<int32_t>> parts(count);
   std::vector<int64_t> lengths(labels.rows + 1, 0);
   std::atomic<bool> broken{false};
   const int64_t cost =
@@ -324,21 +322,21 @@ WeightedCsr SelectRows(const LshQuery& query, const CsrView& labels, const Paral
     for (int64_t part = begin; part < end; ++part) {
       const int64_t last = std::min(labels.rows, (part + 1) * kRowsPerPart);
       for (int64_t row = part * kRowsPerPart; row < last; ++row) {
-        const int64_t before = parts[part].offsets.size();
-        selector.Select(row, labels.begin(row), labels.end(row), &parts[part]);
-        lengths[row + 1] = parts[part].offsets.size() - before;
+        lengths[row + 1] = selector.Select(row, labels.begin(row), labels.end(row), &parts[part]);
       }
     }
     if (!selector.sound()) broken = true;
   });
   *sound = !broken;
-  return Join(parts, std::move(lengths));
+  Selection result = {Join(parts, std::move(lengths)), {}};
+  result.log_shares = LogShares(result.own.view(), query.shared, query.units, parallel);
+  return result;
 }
 
 }  // namespace
 
-WeightedCsr SelectFromTables(const LshQuery& query, const CsrView& labels,
-                             const ParallelFor& parallel, bool* sound) {
+Selection SelectFromTables(const LshQuery& query, const CsrView& labels,
+                           const ParallelFor& parallel, bool* sound) {
   return query.tables <= std::numeric_limits<uint8_t>::max()
              ? SelectRows<uint8_t>(query, labels, parallel, sound)
              : SelectRows<uint16_t>(query, labels, parallel, sound);
@@ -375,18 +373,6 @@ std::vector<int32_t> SampleNeurons(int64_t units, int64_t count, Distribution di
   return ids;
 }
 
-Csr UnionWithLabels(const int32_t* shared, int64_t count, const CsrView& labels) {
-  Csr result;
-  result.splits.assign(labels.rows + 1, 0);
-  result.ids.reserve(labels.rows * count + labels.size());
-  for (int64_t row = 0; row < labels.rows; ++row) {
-    std::set_union(shared, shared + count, labels.begin(row), labels.end(row),
-                   std::back_inserter(result.ids));
-    result.splits[row + 1] = result.ids.size();
-  }
-  return result;
-}
-
 namespace {
 
 // Slabs small enough for their counters to stay in the first-level cache, yet few enough to find
@@ -402,8 +388,10 @@ int64_t Transpose::SlabSize(int64_t slab) const {
   return std::min(units_ - SlabBegin(slab), slab_units_);
 }
 
-Transpose::Transpose(const CsrView& active, int64_t units, const ParallelFor& parallel)
+Transpose::Transpose(const CsrView& active, const IdList& shared, int64_t units,
+                     const ParallelFor& parallel)
     : active_(active),
+      shared_(shared),
       units_(units),
       slab_units_(SlabUnits(units)),
       slabs_((units + slab_units_ - 1) / slab_units_),
@@ -434,6 +422,9 @@ Transpose::Transpose(const CsrView& active, int64_t units, const ParallelFor& pa
                    seen[active_.ids[e] - SlabBegin(slab)] = 1;
                  }
                }
+               for (const int32_t* id = FirstShared(slab); id != FirstShared(slab + 1); ++id) {
+                 seen[*id - SlabBegin(slab)] = 1;
+               }
                slab_entries_[slab + 1] = entries;
                slab_neurons_[slab + 1] = std::count(seen.begin(), seen.end(), 1);
              }
@@ -445,35 +436,49 @@ Transpose::Transpose(const CsrView& active, int64_t units, const ParallelFor& pa
   count_ = slab_neurons_[slabs_];
 }
 
+void Transpose::WriteSlab(int64_t slab, int32_t* neurons, int64_t* splits, int32_t* entry_row,
+                          int32_t* entry_index, int32_t* shared_places,
+                          std::vector<int32_t>* counters) const {
+  std::vector<int32_t>& next = *counters;  // entries of a neuron, -1 if it is not there
+  std::fill(next.begin(), next.end(), -1);
+  const int32_t* shared = FirstShared(slab);
+  const int32_t* shared_end = FirstShared(slab + 1);
+  for (const int32_t* id = shared; id != shared_end; ++id) next[*id - SlabBegin(slab)] = 0;
+  for (int64_t row = 0; row < active_.rows; ++row) {
+    for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
+      int32_t& count = next[active_.ids[e] - SlabBegin(slab)];
+      count = std::max(count, 0) + 1;
+    }
+  }
+  int64_t place = slab_entries_[slab], u = slab_neurons_[slab];
+  for (int64_t j = 0; j < SlabSize(slab); ++j) {
+    if (next[j] < 0) continue;
+    neurons[u] = static_cast<int32_t>(SlabBegin(slab) + j);
+    if (shared != shared_end && *shared == neurons[u]) {
+      shared_places[shared++ - shared_.ids] = static_cast<int32_t>(u);
+    }
+    splits[u++] = place;
+    const int32_t length = next[j];
+    next[j] = static_cast<int32_t>(place);
+    place += length;
+  }
+  for (int64_t row = 0; row < active_.rows; ++row) {
+    for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
+      const int32_t to = next[active_.ids[e] - SlabBegin(slab)]++;
+      entry_row[to] = static_cast<int32_t>(row);
+      entry_index[to] = e;
+    }
+  }
+}
+
 void Transpose::Write(int32_t* neurons, int64_t* splits, int32_t* entry_row, int32_t* entry_index,
-                      const ParallelFor& parallel) const {
+                      int32_t* shared_places, const ParallelFor& parallel) const {
   splits[count_] = slab_entries_[slabs_];
   parallel(slabs_, 1 + 3 * active_.size() / std::max<int64_t>(1, slabs_),
            [&](int64_t begin, int64_t end) {
              std::vector<int32_t> next(slab_units_);
              for (int64_t slab = begin; slab < end; ++slab) {
-               std::fill(next.begin(), next.end(), 0);
-               for (int64_t row = 0; row < active_.rows; ++row) {
-                 for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
-                   ++next[active_.ids[e] - SlabBegin(slab)];
-                 }
-               }
-               int64_t place = slab_entries_[slab], u = slab_neurons_[slab];
-               for (int64_t j = 0; j < SlabSize(slab); ++j) {
-                 if (next[j] == 0) continue;
-                 neurons[u] = static_cast<int32_t>(SlabBegin(slab) + j);
-                 splits[u++] = place;
-                 const int32_t length = next[j];
-                 next[j] = static_cast<int32_t>(place);
-                 place += length;
-               }
-               for (int64_t row = 0; row < active_.rows; ++row) {
-                 for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
-                   const int32_t to = next[active_.ids[e] - SlabBegin(slab)]++;
-                   entry_row[to] = static_cast<int32_t>(row);
-                   entry_index[to] = e;
-                 }
-               }
+               WriteSlab(slab, neurons, splits, entry_row, entry_index, shared_places, &next);
              }
            });
 }

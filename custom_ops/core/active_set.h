@@ -3,6 +3,7 @@
 #ifndef TF_DSLIDE_CORE_ACTIVE_SET_H_
 #define TF_DSLIDE_CORE_ACTIVE_SET_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,6 +22,34 @@ struct CsrView {
   int64_t length(int64_t row) const { return splits[row + 1] - splits[row]; }
   const int32_t* begin(int64_t row) const { return ids + splits[row]; }
   const int32_t* end(int64_t row) const { return ids + splits[row + 1]; }
+};
+
+// Ascending distinct ids, such as those of neurons that all rows of a batch share.
+struct IdList {
+  const int32_t* ids;
+  int64_t count;
+
+  const int32_t* begin() const { return ids; }
+  const int32_t* end() const { return ids + count; }
+};
+
+// Finds out quickly that an id is not in a list, which is most often so.
+class Membership {
+ public:
+  explicit Membership(const IdList& list);
+
+  bool Has(int32_t id) const {
+    return id < limit_ && (bits_[id >> 6] >> (id & 63) & uint64_t{1}) != 0;
+  }
+  // Where the list holds an id that it has.
+  int64_t PlaceOf(int32_t id) const {
+    return std::lower_bound(list_.begin(), list_.end(), id) - list_.begin();
+  }
+
+ private:
+  IdList list_;
+  int64_t limit_;
+  std::vector<uint64_t> bits_;
 };
 
 // A CSR that owns its arrays.
@@ -52,27 +81,27 @@ struct LshQuery {
   const int32_t* neuron_ids;  // (tables, units)
   int64_t hashed;             // wanted number of a row's labels and neurons from the tables
   int64_t bucket_size;        // at most so many are taken from one bucket
-  const int32_t* shared;      // neurons that every row receives besides
-  int64_t shared_count;
+  IdList shared;              // neurons that every row has besides
   uint64_t seed;
 };
 
-// Active sets in which some neurons stand for others: `offsets` are to be added to the logits.
-struct WeightedCsr {
-  Csr csr;
-  std::vector<float> offsets;
+// What hashing chose: each row's own neurons, and what is to be added to its logits of the shared
+// ones.
+struct Selection {
+  Csr own;
+  std::vector<float> log_shares;
 };
 
 // Each row's labels and the neurons of the buckets that its codes name: those found in most tables
 // first, until the row holds `hashed` of them. A bucket longer than `bucket_size` gives a window
-// at a random offset. The shared neurons come last: each of the t that the row lacks stands for
-// (units - h) / t of the units not among the row's h, and so has the logarithm of that as offset.
-// If they are a uniform sample, the row's sum of exponentials is an unbiased estimate of the one
-// over all units. Takes `units` bytes a thread and O(tables * bucket_size + units / 64) a row.
-// Tables that hold an id outside [0, units), or one more often than once a table, leave `sound`
-// false.
-WeightedCsr SelectFromTables(const LshQuery& query, const CsrView& labels,
-                             const ParallelFor& parallel, bool* sound);
+// at a random offset. Besides these h neurons of its own a row has the shared ones: each of the t
+// that are not its own stands for (units - h) / t of the units not among the h, and the logarithm
+// of that is the row's log share. If the shared neurons are a uniform sample, the row's sum of
+// exponentials is an unbiased estimate of the one over all units. Takes `units` bytes a thread and
+// O(tables * bucket_size + units / 4096) a row. Tables that hold an id outside [0, units), or one
+// more often than once a table, leave `sound` false.
+Selection SelectFromTables(const LshQuery& query, const CsrView& labels,
+                           const ParallelFor& parallel, bool* sound);
 
 enum class Distribution { kUniform, kLogUniform };
 
@@ -80,20 +109,21 @@ enum class Distribution { kUniform, kLogUniform };
 std::vector<int32_t> SampleNeurons(int64_t units, int64_t count, Distribution distribution,
                                    uint64_t seed);
 
-// Each row's labels merged into one set shared by all rows.
-Csr UnionWithLabels(const int32_t* shared, int64_t count, const CsrView& labels);
-
 // The active sets of a batch seen from the neurons: neuron neurons[u] is active in the samples
 // entry_row[e], at the places entry_index[e] of the CSR, for e in [splits[u], splits[u + 1]).
+// Besides, the neurons at shared_places are active in all samples.
 struct NeuronView {
   int64_t count;
   const int32_t* neurons;
   const int64_t* splits;
   const int32_t* entry_row;
   const int32_t* entry_index;
+  IdList shared_places;  // in [0, count)
 
   int64_t size() const { return splits[count]; }
   int64_t length(int64_t u) const { return splits[u + 1] - splits[u]; }
+  int64_t shared() const { return shared_places.count; }
+  int32_t shared_neuron(int64_t s) const { return neurons[shared_places.ids[s]]; }
 };
 
 // Says what is wrong with a view of `entries` entries in `rows` samples; empty if nothing is. That
@@ -104,24 +134,35 @@ std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entrie
 bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries);
 
 // The transpose of a CSR with ascending rows and ids in [0, units), by a counting sort that goes
-// slab by slab of neurons so that its counters stay in the cache.
+// slab by slab of neurons so that its counters stay in the cache. Shared neurons stand in the view
+// too, without entries if no row has them as its own.
 class Transpose {
  public:
-  Transpose(const CsrView& active, int64_t units, const ParallelFor& parallel);
+  Transpose(const CsrView& active, const IdList& shared, int64_t units,
+            const ParallelFor& parallel);
 
   // Number of distinct neurons.
   int64_t count() const { return count_; }
 
-  // Fills arrays of count(), count() + 1, and twice the CSR's size.
+  // Fills arrays of count(), count() + 1, twice the CSR's size, and the place of each shared
+  // neuron in the view.
   void Write(int32_t* neurons, int64_t* splits, int32_t* entry_row, int32_t* entry_index,
-             const ParallelFor& parallel) const;
+             int32_t* shared_places, const ParallelFor& parallel) const;
 
  private:
   int64_t SlabBegin(int64_t slab) const { return slab * slab_units_; }
   int64_t SlabSize(int64_t slab) const;
   int32_t FirstPlace(int64_t slab, int64_t row) const { return places_[slab * active_.rows + row]; }
 
+  // The shared neurons of a slab: [first, last) in their list.
+  const int32_t* FirstShared(int64_t slab) const {
+    return std::lower_bound(shared_.begin(), shared_.end(), SlabBegin(slab));
+  }
+  void WriteSlab(int64_t slab, int32_t* neurons, int64_t* splits, int32_t* entry_row,
+                 int32_t* entry_index, int32_t* shared_places, std::vector<int32_t>* next) const;
+
   CsrView active_;
+  IdList shared_;
   int64_t units_;
   int64_t slab_units_;
   int64_t slabs_;

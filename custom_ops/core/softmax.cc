@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 #include "custom_ops/core/simd.h"
@@ -15,45 +14,71 @@ int64_t MeanCost(const CsrView& active, int64_t per_entry) {
   return 50 + per_entry * active.size() / std::max<int64_t>(1, active.rows);
 }
 
-// The row's loss; `gradient` receives the probabilities less the targets. NaN if a label is not
-// active.
-float RowCrossentropy(const int32_t* ids, const float* logits, int64_t n, const int32_t* labels,
-                      int64_t label_count, float* gradient) {
-  const float top = Simd().max(logits, n);
-  const float sum = Simd().exp_sum(logits, n, top, gradient);
+int64_t RowCost(const ActiveSets& active, int64_t per_entry) {
+  return MeanCost(active.own, per_entry) + per_entry * active.shared.count;
+}
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+// The row's logits of the shared neurons, -infinity for those that are its own.
+void CopyShared(const ActiveSets& active, const Membership& shared, int64_t row, float* logits) {
+  std::copy_n(active.shared_logits + row * active.shared.count, active.shared.count, logits);
+  if (active.shared.count == 0) return;
+  for (const int32_t* id = active.own.begin(row); id != active.own.end(row); ++id) {
+    if (shared.Has(*id)) logits[shared.PlaceOf(*id)] = kLowest;
+  }
+}
+
+// The loss of a row with labels. `gradient` and `shared_gradient` receive the probabilities less
+// the targets; the latter holds the row's logits of the shared neurons before. NaN if a label is
+// not among the row's own neurons.
+float RowCrossentropy(const ActiveSets& active, const CsrView& labels, int64_t row, float* gradient,
+                      float* shared_gradient) {
+  const int64_t first = active.own.splits[row], n = active.own.length(row);
+  const int64_t shared = active.shared.count;
+  const float* logits = active.logits + first;
+  float top = Simd().max(logits, n);
+  if (shared > 0) top = std::max(top, Simd().max(shared_gradient, shared));
+  const float sum = Simd().exp_sum(logits, n, top, gradient) +
+                    Simd().exp_sum(shared_gradient, shared, top, shared_gradient);
   Simd().scale(gradient, n, 1.0f / sum, gradient);
-  const float target = 1.0f / static_cast<float>(label_count);
+  Simd().scale(shared_gradient, shared, 1.0f / sum, shared_gradient);
+  const float target = 1.0f / static_cast<float>(labels.length(row));
+  const int32_t *ids = active.own.begin(row), *place = ids;
   double label_logits = 0;
-  const int32_t* place = ids;
-  for (int64_t l = 0; l < label_count; ++l) {
-    place = std::lower_bound(place, ids + n, labels[l]);
-    if (place == ids + n || *place != labels[l]) return std::numeric_limits<float>::quiet_NaN();
+  for (const int32_t* label = labels.begin(row); label != labels.end(row); ++label) {
+    place = std::lower_bound(place, ids + n, *label);
+    if (place == ids + n || *place != *label) return std::numeric_limits<float>::quiet_NaN();
     label_logits += logits[place - ids];
     gradient[place - ids] -= target;
   }
   return static_cast<float>(static_cast<double>(top) + std::log(static_cast<double>(sum)) -
-                            label_logits / label_count);
+                            label_logits / labels.length(row));
 }
 
 }  // namespace
 
-int64_t SoftmaxCrossentropy(const CsrView& active, const float* logits, const CsrView& labels,
-                            float* loss, float* gradient, const ParallelFor& parallel) {
+int64_t SoftmaxCrossentropy(const ActiveSets& active, const CsrView& labels, float* loss,
+                            float* gradient, float* shared_gradient, const ParallelFor& parallel) {
   FirstBad bad;
-  parallel(active.rows, MeanCost(active, 2), [&](int64_t begin, int64_t end) {
+  const CsrView& own = active.own;
+  const Membership shared(active.shared);
+  parallel(own.rows, RowCost(active, 2), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const int64_t first = active.splits[row], n = active.length(row);
+      float* row_gradient = gradient + own.splits[row];
+      float* row_shared = shared_gradient + row * active.shared.count;
       loss[row] = 0;
       if (labels.length(row) == 0) {
-        std::fill_n(gradient + first, n, 0.0f);
-      } else if (n < labels.length(row)) {
+        std::fill_n(row_gradient, own.length(row), 0.0f);
+        std::fill_n(row_shared, active.shared.count, 0.0f);
+      } else if (own.length(row) < labels.length(row)) {
         bad.Note(row);
       } else {
-        loss[row] = RowCrossentropy(active.begin(row), logits + first, n, labels.begin(row),
-                                    labels.length(row), gradient + first);
+        CopyShared(active, shared, row, row_shared);
+        loss[row] = RowCrossentropy(active, labels, row, row_gradient, row_shared);
         // NaN logits give a NaN loss too: they are the caller's to see, not a missing label.
-        if (std::isnan(loss[row]) && !std::includes(active.begin(row), active.end(row),
-                                                    labels.begin(row), labels.end(row))) {
+        if (std::isnan(loss[row]) &&
+            !std::includes(own.begin(row), own.end(row), labels.begin(row), labels.end(row))) {
           bad.Note(row);
         }
       }
@@ -72,24 +97,45 @@ void ScaleRows(const CsrView& active, const float* values, const float* scale, f
   });
 }
 
-void CsrTopK(const CsrView& active, const float* logits, int64_t k, int32_t* ids, float* scores,
-             const ParallelFor& parallel) {
-  parallel(active.rows, MeanCost(active, 3), [&](int64_t begin, int64_t end) {
-    std::vector<int32_t> order;
+namespace {
+
+struct Scored {
+  float score;
+  int32_t id;
+};
+
+// All neurons of a row, each once.
+void ListRow(const ActiveSets& active, const Membership& shared, int64_t row,
+             std::vector<float>* logits, std::vector<Scored>* list) {
+  list->clear();
+  for (int64_t e = active.own.splits[row]; e < active.own.splits[row + 1]; ++e) {
+    list->push_back({active.logits[e], active.own.ids[e]});
+  }
+  logits->resize(active.shared.count);
+  CopyShared(active, shared, row, logits->data());
+  for (int64_t s = 0; s < active.shared.count; ++s) {
+    if ((*logits)[s] != kLowest) list->push_back({(*logits)[s], active.shared.ids[s]});
+  }
+}
+
+}  // namespace
+
+void ActiveTopK(const ActiveSets& active, int64_t k, int32_t* ids, float* scores,
+                const ParallelFor& parallel) {
+  const Membership shared(active.shared);
+  parallel(active.own.rows, RowCost(active, 3), [&](int64_t begin, int64_t end) {
+    std::vector<float> logits;
+    std::vector<Scored> list;
     for (int64_t row = begin; row < end; ++row) {
-      const int32_t* row_ids = active.begin(row);
-      const float* row_logits = logits + active.splits[row];
-      const int64_t n = active.length(row), best = std::min(k, n);
-      order.resize(n);
-      std::iota(order.begin(), order.end(), 0);
-      std::partial_sort(
-          order.begin(), order.begin() + best, order.end(), [&](int32_t a, int32_t b) {
-            return row_logits[a] != row_logits[b] ? row_logits[a] > row_logits[b] : a < b;
-          });
+      ListRow(active, shared, row, &logits, &list);
+      const int64_t best = std::min<int64_t>(k, list.size());
+      std::partial_sort(list.begin(), list.begin() + best, list.end(),
+                        [](const Scored& a, const Scored& b) {
+                          return a.score != b.score ? a.score > b.score : a.id < b.id;
+                        });
       for (int64_t j = 0; j < k; ++j) {
-        ids[row * k + j] = j < best ? row_ids[order[j]] : -1;
-        scores[row * k + j] =
-            j < best ? row_logits[order[j]] : -std::numeric_limits<float>::infinity();
+        ids[row * k + j] = j < best ? list[j].id : -1;
+        scores[row * k + j] = j < best ? list[j].score : kLowest;
       }
     }
   });

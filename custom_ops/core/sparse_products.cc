@@ -40,6 +40,38 @@ void ActiveLogits(const NeuronView& view, const float* x, const float* w, const 
   });
 }
 
+namespace {
+
+// Shared neurons that one task works at: their weights for d = 128 fill 32 KiB.
+constexpr int64_t kBlock = 64;
+
+int64_t Blocks(int64_t count) { return (count + kBlock - 1) / kBlock; }
+
+// Rough nanoseconds of a dense product of so many multiplications.
+int64_t GemmCost(int64_t products) { return 1 + products / 16; }
+
+}  // namespace
+
+void SharedLogits(const NeuronView& view, const float* x, int64_t rows, const float* w,
+                  const float* bias, int64_t d, float* logits, const ParallelFor& parallel) {
+  parallel(Blocks(view.shared()), GemmCost(kBlock * rows * d), [&](int64_t begin, int64_t end) {
+    std::vector<float> turned(kBlock * d), biases(kBlock);
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kBlock, n = std::min(kBlock, view.shared() - first);
+      for (int64_t j = 0; j < n; ++j) {
+        const float* row = w + view.shared_neuron(first + j) * d;
+        for (int64_t i = 0; i < d; ++i) turned[i * n + j] = row[i];
+        if (bias) biases[j] = bias[view.shared_neuron(first + j)];
+      }
+      Simd().gemm(rows, n, d, x, d, 1, turned.data(), n, logits + first, view.shared(), false);
+      if (bias == nullptr) continue;
+      for (int64_t row = 0; row < rows; ++row) {
+        Simd().add(biases.data(), n, logits + row * view.shared() + first);
+      }
+    }
+  });
+}
+
 void CsrMatMul(const CsrView& active, const float* coef, const float* w, int64_t d, float* y,
                const ParallelFor& parallel) {
   const int64_t cost = RowCost(d) * (1 + active.size() / std::max<int64_t>(1, active.rows));
@@ -99,13 +131,67 @@ void CsrMatMulByNeuron(const NeuronView& view, int64_t rows, const float* coef, 
   });
 }
 
+void AddSharedMatMul(const NeuronView& view, int64_t rows, const float* coef, const float* w,
+                     int64_t d, float* y, const ParallelFor& parallel) {
+  const int64_t shared = view.shared();
+  if (shared == 0) return;
+  std::vector<float> weights(shared * d);
+  parallel(shared, RowCost(d), [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) {
+      if (s + kAhead < end) PrefetchRow(w + view.shared_neuron(s + kAhead) * d, d);
+      std::copy_n(w + view.shared_neuron(s) * d, d, weights.data() + s * d);
+    }
+  });
+  // Neurons whose weights stay in the cache while the samples pass by.
+  constexpr int64_t kNeurons = 128;
+  parallel(Blocks(rows), GemmCost(kBlock * shared * d), [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kBlock, m = std::min(rows, end * kBlock) - first;
+    for (int64_t s = 0; s < shared; s += kNeurons) {
+      Simd().gemm(m, d, std::min(kNeurons, shared - s), coef + first * shared + s, shared, 1,
+                  weights.data() + s * d, d, y + first * d, d, true);
+    }
+  });
+}
+
 namespace {
 
-void NeuronGradient(const NeuronView& view, int64_t u, const float* x, const float* coef, int64_t d,
-                    float* gradient) {
+// The gradients of the shared neurons' weights: (shared, d).
+std::vector<float> SharedGradients(const NeuronView& view, const GradientParts& parts,
+                                   const ParallelFor& parallel) {
+  const int64_t shared = view.shared(), d = parts.d;
+  std::vector<float> gradients(shared * d);
+  parallel(Blocks(shared), GemmCost(kBlock * parts.rows * d), [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kBlock, m = std::min(shared, end * kBlock) - first;
+    Simd().gemm(m, d, parts.rows, parts.shared_coef + first, 1, shared, parts.x, d,
+                gradients.data() + first * d, d, false);
+  });
+  return gradients;
+}
+
+// Follows neurons in ascending order and tells which of them are shared.
+class SharedCursor {
+ public:
+  SharedCursor(const NeuronView& view, int64_t begin)
+      : places_(view.shared_places),
+        next_(std::lower_bound(places_.begin(), places_.end(), begin)) {}
+
+  // The number of neuron u among the shared ones, or -1; u must not fall between calls.
+  int64_t NumberOf(int64_t u) {
+    if (next_ == places_.end() || *next_ != u) return -1;
+    return next_++ - places_.begin();
+  }
+
+ private:
+  const IdList& places_;
+  const int32_t* next_;
+};
+
+void NeuronGradient(const NeuronView& view, int64_t u, const GradientParts& parts,
+                    const float* shared_gradient, float* gradient) {
   const int64_t first = view.splits[u];
-  Simd().sum_entries(x, d, view.entry_row + first, view.entry_index + first, coef, view.length(u),
-                     gradient);
+  Simd().sum_entries(parts.x, parts.d, view.entry_row + first, view.entry_index + first, parts.coef,
+                     view.length(u), gradient);
+  if (shared_gradient) Simd().add(shared_gradient, parts.d, gradient);
 }
 
 void AdamRow(const AdamState& state, int64_t row, const float* gradient, const AdamStep& step) {
@@ -122,20 +208,49 @@ void PrefetchState(const AdamState& state, int64_t row) {
 
 }  // namespace
 
-void RowGradient(const NeuronView& view, const float* x, const float* coef, int64_t d,
-                 float* gradient, const ParallelFor& parallel) {
+void RowGradient(const NeuronView& view, const GradientParts& parts, float* gradient,
+                 const ParallelFor& parallel) {
+  const std::vector<float> shared = SharedGradients(view, parts, parallel);
+  const int64_t d = parts.d;
   parallel(view.count, NeuronCost(view, d), [&](int64_t begin, int64_t end) {
-    for (int64_t u = begin; u < end; ++u) NeuronGradient(view, u, x, coef, d, gradient + u * d);
+    SharedCursor cursor(view, begin);
+    for (int64_t u = begin; u < end; ++u) {
+      const int64_t s = cursor.NumberOf(u);
+      NeuronGradient(view, u, parts, s < 0 ? nullptr : &shared[s * d], gradient + u * d);
+    }
   });
 }
 
-void EntrySums(const int64_t* splits, int64_t count, const int32_t* entry_index, const float* coef,
-               float* sums, const ParallelFor& parallel) {
-  parallel(count, 5 + 2 * splits[count] / std::max<int64_t>(1, count),
+namespace {
+
+// The sum of each column of the shared coefficients.
+std::vector<float> ColumnSums(const NeuronView& view, const GradientParts& parts,
+                              const ParallelFor& parallel) {
+  const int64_t count = view.shared();
+  std::vector<float> sums(count, 0.0f);
+  parallel(Blocks(count), kBlock * parts.rows / 8, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kBlock, n = std::min(count, end * kBlock) - first;
+    for (int64_t row = 0; row < parts.rows; ++row) {
+      Simd().add(parts.shared_coef + row * count + first, n, &sums[first]);
+    }
+  });
+  return sums;
+}
+
+}  // namespace
+
+void EntrySums(const NeuronView& view, const GradientParts& parts, float* sums,
+               const ParallelFor& parallel) {
+  const std::vector<float> shared = ColumnSums(view, parts, parallel);
+  parallel(view.count, 5 + 2 * view.size() / std::max<int64_t>(1, view.count),
            [&](int64_t begin, int64_t end) {
+             SharedCursor cursor(view, begin);
              for (int64_t u = begin; u < end; ++u) {
-               sums[u] = 0;
-               for (int64_t e = splits[u]; e < splits[u + 1]; ++e) sums[u] += coef[entry_index[e]];
+               const int64_t s = cursor.NumberOf(u);
+               sums[u] = s < 0 ? 0.0f : shared[s];
+               for (int64_t e = view.splits[u]; e < view.splits[u + 1]; ++e) {
+                 sums[u] += parts.coef[view.entry_index[e]];
+               }
              }
            });
 }
@@ -144,8 +259,7 @@ void DenseAdam(const AdamState& state, int64_t count, const float* gradient, con
                const ParallelFor& parallel) {
   // Whole blocks of vectors: whether a weight is treated in a vector or alone must not depend on
   // where the range is cut, for the two may round differently.
-  constexpr int64_t kBlock = 64;
-  parallel((count + kBlock - 1) / kBlock, kBlock, [&](int64_t begin, int64_t end) {
+  parallel(Blocks(count), kBlock, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kBlock, last = std::min(count, end * kBlock);
     Simd().adam(state.weight + first, state.momentum + first, state.velocity + first,
                 gradient + first, last - first, step);
@@ -174,14 +288,18 @@ void RowAdam(const AdamState& state, const int32_t* rows, int64_t count, const f
   });
 }
 
-void RowGradientAdam(const NeuronView& view, const float* x, const float* coef,
-                     const AdamState& state, const AdamStep& step, const ParallelFor& parallel) {
+void RowGradientAdam(const NeuronView& view, const GradientParts& parts, const AdamState& state,
+                     const AdamStep& step, const ParallelFor& parallel) {
+  const std::vector<float> shared = SharedGradients(view, parts, parallel);
   parallel(view.count, NeuronCost(view, state.d) + 3 * RowCost(state.d),
            [&](int64_t begin, int64_t end) {
              std::vector<float> gradient(state.d);
+             SharedCursor cursor(view, begin);
              for (int64_t u = begin; u < end; ++u) {
                if (u + kAhead < end) PrefetchState(state, view.neurons[u + kAhead]);
-               NeuronGradient(view, u, x, coef, state.d, gradient.data());
+               const int64_t s = cursor.NumberOf(u);
+               NeuronGradient(view, u, parts, s < 0 ? nullptr : &shared[s * state.d],
+                              gradient.data());
                AdamRow(state, view.neurons[u], gradient.data(), step);
              }
            });

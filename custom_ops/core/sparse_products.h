@@ -1,5 +1,6 @@
 // The three products between samples x (rows, d), weights w (units, d) and a value for each entry
-// (sample, neuron) of an active set. Each is the gradient of the others.
+// (sample, neuron) of an active set. Each is the gradient of the others. For neurons that all
+// samples share the values are a matrix (rows, shared), and the products dense.
 
 #ifndef TF_DSLIDE_CORE_SPARSE_PRODUCTS_H_
 #define TF_DSLIDE_CORE_SPARSE_PRODUCTS_H_
@@ -22,18 +23,37 @@ void ActiveLogits(const NeuronView& view, const float* x, const float* w, const 
 void CsrMatMul(const CsrView& active, const float* coef, const float* w, int64_t d, float* y,
                const ParallelFor& parallel);
 
-// The same by neuron, for active sets whose rows share neurons: sums go to one buffer a slab of
+// The logits of all samples for the shared neurons: (rows, shared).
+void SharedLogits(const NeuronView& view, const float* x, int64_t rows, const float* w,
+                  const float* bias, int64_t d, float* logits, const ParallelFor& parallel);
+
+// CsrMatMul by neuron, for active sets whose rows share neurons: sums go to one buffer a slab of
 // neurons (a fixed number of slabs, so that the order of sums is fixed) and are added in order.
 void CsrMatMulByNeuron(const NeuronView& view, int64_t rows, const float* coef, const float* w,
                        int64_t d, float* y, const ParallelFor& parallel);
 
-// gradient[u] = sum over the entries of neurons[u] of coef[e] * x[row]; (count, d).
-void RowGradient(const NeuronView& view, const float* x, const float* coef, int64_t d,
-                 float* gradient, const ParallelFor& parallel);
+// y[row] += sum over the shared neurons of coef[row][s] * w[neuron].
+void AddSharedMatMul(const NeuronView& view, int64_t rows, const float* coef, const float* w,
+                     int64_t d, float* y, const ParallelFor& parallel);
 
-// sums[u] = sum over the entries of neurons[u] of coef[e]: the gradient of a bias.
-void EntrySums(const int64_t* splits, int64_t count, const int32_t* entry_index, const float* coef,
-               float* sums, const ParallelFor& parallel);
+// Samples with the values of their neurons: what the gradient of weights is computed from.
+struct GradientParts {
+  const float* x;  // (rows, d)
+  int64_t rows;
+  int64_t d;
+  const float* coef;         // of each entry
+  const float* shared_coef;  // (rows, shared)
+};
+
+// gradient[u] = sum over the entries of neurons[u] of coef[e] * x[row], and over all rows of
+// their shared coef * x[row] if the neuron is shared; (count, d).
+void RowGradient(const NeuronView& view, const GradientParts& parts, float* gradient,
+                 const ParallelFor& parallel);
+
+// sums[u] = sum of coef over the entries of neurons[u] and over all rows if the neuron is shared:
+// the gradient of a bias. Of the parts, x and d are not used.
+void EntrySums(const NeuronView& view, const GradientParts& parts, float* sums,
+               const ParallelFor& parallel);
 
 // The state that Adam keeps of a variable with rows of length d.
 struct AdamState {
@@ -53,8 +73,12 @@ class GroupedRows {
  public:
   GroupedRows(const int32_t* rows, int64_t count);
   NeuronView view() const {
-    return {static_cast<int64_t>(unique_.size()), unique_.data(), splits_.data(), order_.data(),
-            order_.data()};
+    return {static_cast<int64_t>(unique_.size()),
+            unique_.data(),
+            splits_.data(),
+            order_.data(),
+            order_.data(),
+            {}};
   }
 
  private:
@@ -68,8 +92,8 @@ void RowAdam(const AdamState& state, const int32_t* rows, int64_t count, const f
              const AdamStep& step, const ParallelFor& parallel);
 
 // RowGradient and RowAdam in one sweep: a gradient row lives in the cache only.
-void RowGradientAdam(const NeuronView& view, const float* x, const float* coef,
-                     const AdamState& state, const AdamStep& step, const ParallelFor& parallel);
+void RowGradientAdam(const NeuronView& view, const GradientParts& parts, const AdamState& state,
+                     const AdamStep& step, const ParallelFor& parallel);
 
 }  // namespace dslide
 

@@ -7,8 +7,7 @@ namespace {
 
 using tensorflow::DEVICE_CPU;
 
-// Ids are int32: a bound for those whose number of units an op is not told.
-constexpr int64_t kAnyUnit = int64_t{1} << 31;
+constexpr int64_t kMostRows = int64_t{1} << 31;
 
 // The seed of one step of training.
 uint64_t StepSeed(OpKernelContext* ctx, int input, int64_t seed) {
@@ -25,7 +24,6 @@ class SelectFromTablesOp : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     for (int i = 0; i < 3; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
-    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 5, 1));
     OP_REQUIRES_OK(ctx, ExpectRank(ctx, 6, 0));
     const Tensor& codes = ctx->input(0);
     const Tensor& ptr = ctx->input(1);
@@ -44,9 +42,8 @@ class SelectFromTablesOp : public OpKernel {
                   absl::InvalidArgumentError("code " + std::to_string(flat(i)) +
                                              " is outside [0, " + std::to_string(buckets) + ")"));
     }
-    const int64_t shared[] = {0, ctx->input(5).NumElements()};
-    OP_REQUIRES_OK(ctx, Invalid(ctx, CheckCsr(shared, 1, ctx->input(5).flat<int32_t>().data(),
-                                              shared[1], units, true)));
+    IdList shared;
+    OP_REQUIRES_OK(ctx, IdListInput(ctx, 5, units, &shared));
     const LshQuery query = {units,
                             tables,
                             buckets,
@@ -55,8 +52,7 @@ class SelectFromTablesOp : public OpKernel {
                             ids.flat<int32_t>().data(),
                             hashed_,
                             bucket_size_,
-                            ctx->input(5).flat<int32_t>().data(),
-                            shared[1],
+                            shared,
                             StepSeed(ctx, 6, seed_)};
     for (int64_t table = 0; table < tables; ++table) {
       const int32_t* border = query.bucket_ptr + table * (buckets + 1);
@@ -68,12 +64,12 @@ class SelectFromTablesOp : public OpKernel {
                                              std::to_string(units)));
     }
     bool sound;
-    const WeightedCsr active = SelectFromTables(query, labels, PoolOf(ctx), &sound);
+    const Selection selection = SelectFromTables(query, labels, PoolOf(ctx), &sound);
     OP_REQUIRES(ctx, sound,
                 absl::InvalidArgumentError("neuron_ids must name each of the " +
                                            std::to_string(units) + " neurons once a table"));
-    OP_REQUIRES_OK(ctx, SetCsr(ctx, active.csr));
-    OP_REQUIRES_OK(ctx, SetVector(ctx, 2, active.offsets));
+    OP_REQUIRES_OK(ctx, SetCsr(ctx, selection.own));
+    OP_REQUIRES_OK(ctx, SetVector(ctx, 2, selection.log_shares));
   }
 
  private:
@@ -101,22 +97,6 @@ class SampleNeuronsOp : public OpKernel {
  private:
   int64_t units_, count_, seed_;
   Distribution distribution_;
-};
-
-class UnionWithLabelsOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 1));
-    const Tensor& shared = ctx->input(0);
-    const int32_t* ids = shared.flat<int32_t>().data();
-    const int64_t splits[] = {0, shared.NumElements()};
-    OP_REQUIRES_OK(ctx, Invalid(ctx, CheckCsr(splits, 1, ids, splits[1], kAnyUnit, true)));
-    CsrView labels;
-    OP_REQUIRES_OK(ctx, CsrInput(ctx, 1, kAnyUnit, true, &labels));
-    OP_REQUIRES_OK(ctx, SetCsr(ctx, UnionWithLabels(ids, splits[1], labels)));
-  }
 };
 
 class CanonicalLabelsOp : public OpKernel {
@@ -161,7 +141,7 @@ class CsrFromSparseOp : public OpKernel {
     const int64_t rows = ctx->input(2).flat<int64_t>()(0);
     Tensor *splits, *ids;
     OP_REQUIRES(
-        ctx, rows >= 0 && rows < kAnyUnit,
+        ctx, rows >= 0 && rows < kMostRows,
         absl::InvalidArgumentError("the number of rows must be in [0, 2147483648); received " +
                                    std::to_string(rows)));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {rows + 1}, &splits));
@@ -216,15 +196,19 @@ class TransposeOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     CsrView active;
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 0, units_, false, &active));
+    IdList shared;
+    OP_REQUIRES_OK(ctx, IdListInput(ctx, 2, units_, &shared));
     const ParallelFor pool = PoolOf(ctx);
-    const Transpose transpose(active, units_, pool);
-    Tensor *neurons, *splits, *entry_row, *entry_index;
+    const Transpose transpose(active, shared, units_, pool);
+    Tensor *neurons, *splits, *entry_row, *entry_index, *shared_places;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {transpose.count()}, &neurons));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {transpose.count() + 1}, &splits));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 2, {active.size()}, &entry_row));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 3, {active.size()}, &entry_index));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 4, {shared.count}, &shared_places));
     transpose.Write(neurons->flat<int32_t>().data(), splits->flat<int64_t>().data(),
-                    entry_row->flat<int32_t>().data(), entry_index->flat<int32_t>().data(), pool);
+                    entry_row->flat<int32_t>().data(), entry_index->flat<int32_t>().data(),
+                    shared_places->flat<int32_t>().data(), pool);
   }
 
  private:
@@ -233,7 +217,6 @@ class TransposeOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("DslideSelectFromTables").Device(DEVICE_CPU), SelectFromTablesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSampleNeurons").Device(DEVICE_CPU), SampleNeuronsOp);
-REGISTER_KERNEL_BUILDER(Name("DslideUnionWithLabels").Device(DEVICE_CPU), UnionWithLabelsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCanonicalLabels").Device(DEVICE_CPU), CanonicalLabelsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCsrFromSparse").Device(DEVICE_CPU), CsrFromSparseOp);
 REGISTER_KERNEL_BUILDER(Name("DslideTranspose").Device(DEVICE_CPU), TransposeOp);

@@ -101,7 +101,8 @@ class RowAdamOp : public AdamOp {
     } else {
       const GroupedRows groups(ids, count);
       const std::vector<float> ones(count, 1.0f);
-      RowGradientAdam(groups.view(), values, ones.data(), state, step, PoolOf(ctx));
+      const GradientParts parts = {values, count, state.d, ones.data(), nullptr};
+      RowGradientAdam(groups.view(), parts, state, step, PoolOf(ctx));
     }
     return absl::OkStatus();
   }
@@ -113,15 +114,11 @@ class RowGradientAdamOp : public AdamOp {
 
   absl::Status Update(OpKernelContext* ctx, const AdamState& state, int64_t rows,
                       const AdamStep& step) override {
-    TF_RETURN_IF_ERROR(ExpectRank(ctx, 6, 2));
-    TF_RETURN_IF_ERROR(ExpectRank(ctx, 7, 1));
-    const Tensor& x = ctx->input(6);
-    const Tensor& coef = ctx->input(7);
-    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "columns of x", x.dim_size(1), state.d));
     NeuronView view;
-    TF_RETURN_IF_ERROR(NeuronViewInput(ctx, 8, x.dim_size(0), coef.NumElements(), rows, &view));
-    RowGradientAdam(view, x.flat<float>().data(), coef.flat<float>().data(), state, step,
-                    PoolOf(ctx));
+    GradientParts parts;
+    TF_RETURN_IF_ERROR(GradientPartsInput(ctx, 6, rows, &view, &parts));
+    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "columns of x", parts.d, state.d));
+    RowGradientAdam(view, parts, state, step, PoolOf(ctx));
     return absl::OkStatus();
   }
 };

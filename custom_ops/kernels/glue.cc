@@ -86,19 +86,52 @@ absl::Status CsrInput(OpKernelContext* ctx, int index, int64_t units, bool stric
                  CheckCsr(csr->splits, csr->rows, csr->ids, ids.NumElements(), units, strictly));
 }
 
+absl::Status IdListInput(OpKernelContext* ctx, int index, int64_t units, IdList* list) {
+  TF_RETURN_IF_ERROR(ExpectRank(ctx, index, 1));
+  const auto ids = ctx->input(index).flat<int32_t>();
+  *list = {ids.data(), ids.size()};
+  const int64_t splits[] = {0, list->count};
+  return Invalid(ctx, CheckCsr(splits, 1, list->ids, list->count, units, true));
+}
+
+absl::Status SharedInput(OpKernelContext* ctx, int index, int64_t rows, int64_t count,
+                         const float** values) {
+  TF_RETURN_IF_ERROR(ExpectRank(ctx, index, 2));
+  const Tensor& input = ctx->input(index);
+  *values = input.flat<float>().data();
+  TF_RETURN_IF_ERROR(
+      ExpectEqual(ctx, "rows of the shared neurons' values", input.dim_size(0), rows));
+  return ExpectEqual(ctx, "columns of the shared neurons' values", input.dim_size(1), count);
+}
+
 absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t entries,
                              int64_t units, NeuronView* view) {
-  for (int i = index; i < index + 4; ++i) TF_RETURN_IF_ERROR(ExpectRank(ctx, i, 1));
+  for (int i = index; i < index + 5; ++i) TF_RETURN_IF_ERROR(ExpectRank(ctx, i, 1));
   const int64_t count = ctx->input(index).NumElements();
   TF_RETURN_IF_ERROR(
       ExpectEqual(ctx, "length of neuron_splits", ctx->input(index + 1).NumElements(), count + 1));
   for (int i : {index + 2, index + 3}) {
     TF_RETURN_IF_ERROR(ExpectEqual(ctx, "number of entries", ctx->input(i).NumElements(), entries));
   }
-  *view = {
-      count, ctx->input(index).flat<int32_t>().data(), ctx->input(index + 1).flat<int64_t>().data(),
-      ctx->input(index + 2).flat<int32_t>().data(), ctx->input(index + 3).flat<int32_t>().data()};
+  *view = {count,
+           ctx->input(index).flat<int32_t>().data(),
+           ctx->input(index + 1).flat<int64_t>().data(),
+           ctx->input(index + 2).flat<int32_t>().data(),
+           ctx->input(index + 3).flat<int32_t>().data(),
+           {ctx->input(index + 4).flat<int32_t>().data(), ctx->input(index + 4).NumElements()}};
   return Invalid(ctx, CheckNeuronView(*view, rows, entries, units));
+}
+
+absl::Status GradientPartsInput(OpKernelContext* ctx, int index, int64_t units, NeuronView* view,
+                                GradientParts* parts) {
+  TF_RETURN_IF_ERROR(ExpectRank(ctx, index, 2));
+  TF_RETURN_IF_ERROR(ExpectRank(ctx, index + 1, 1));
+  const Tensor& x = ctx->input(index);
+  const Tensor& coef = ctx->input(index + 1);
+  *parts = {x.flat<float>().data(), x.dim_size(0), x.dim_size(1), coef.flat<float>().data(),
+            nullptr};
+  TF_RETURN_IF_ERROR(NeuronViewInput(ctx, index + 3, parts->rows, coef.NumElements(), units, view));
+  return SharedInput(ctx, index + 2, parts->rows, view->shared(), &parts->shared_coef);
 }
 
 absl::Status SetCsr(OpKernelContext* ctx, const Csr& csr) {

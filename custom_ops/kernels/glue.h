@@ -10,6 +10,7 @@
 #include "custom_ops/core/active_set.h"
 #include "custom_ops/core/dense_scan.h"
 #include "custom_ops/core/parallel.h"
+#include "custom_ops/core/sparse_products.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -52,9 +53,21 @@ absl::Status ExpectFinite(const OpKernelContext* ctx, const Tensor& x, const std
 // Inputs `index` (row_splits) and `index` + 1 (ids), checked.
 absl::Status CsrInput(OpKernelContext* ctx, int index, int64_t units, bool strictly, CsrView* csr);
 
-// Four inputs from `index` on, checked against the samples, entries and units they speak of.
+// Input `index`: ascending distinct ids in [0, units).
+absl::Status IdListInput(OpKernelContext* ctx, int index, int64_t units, IdList* list);
+
+// Input `index` as a matrix with a row for each sample and a column for each shared neuron.
+absl::Status SharedInput(OpKernelContext* ctx, int index, int64_t rows, int64_t count,
+                         const float** values);
+
+// Five inputs from `index` on, checked against the samples, entries and units they speak of.
 absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t entries,
                              int64_t units, NeuronView* view);
+
+// What the gradient of weights is computed from, eight inputs from `index` on: x, coef, shared_coef
+// and the five of a view.
+absl::Status GradientPartsInput(OpKernelContext* ctx, int index, int64_t units, NeuronView* view,
+                                GradientParts* parts);
 
 // Copies a vector of int64, int32 or float to output `index`.
 template <typename T>

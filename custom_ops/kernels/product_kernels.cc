@@ -16,7 +16,7 @@ class ActiveLogitsOp : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     LayerInput layer;
-    OP_REQUIRES_OK(ctx, layer.Lock(ctx, 5, use_bias_));
+    OP_REQUIRES_OK(ctx, layer.Lock(ctx, 6, use_bias_));
     if (check_input_) {
       OP_REQUIRES_OK(ctx, ExpectFinite(ctx, ctx->input(0), "the layer's input"));
     }
@@ -26,10 +26,13 @@ class ActiveLogitsOp : public OpKernel {
     OP_REQUIRES_OK(ctx, NeuronViewInput(ctx, 1, scan.rows, entries, scan.units, &view));
     OP_REQUIRES(ctx, EntriesAreDistinct(view.entry_index, entries),
                 absl::InvalidArgumentError("entry_index must name every entry once"));
-    Tensor* logits;
+    Tensor *logits, *shared_logits;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {entries}, &logits));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {scan.rows, view.shared()}, &shared_logits));
     ActiveLogits(view, scan.x, scan.w, scan.bias, scan.d, logits->flat<float>().data(),
                  PoolOf(ctx));
+    SharedLogits(view, scan.x, scan.rows, scan.w, scan.bias, scan.d,
+                 shared_logits->flat<float>().data(), PoolOf(ctx));
   }
 
  private:
@@ -67,25 +70,30 @@ class CsrMatMulOp : public OpKernel {
   int64_t columns_;
 };
 
-class CsrMatMulByNeuronOp : public OpKernel {
+// The gradient of ActiveLogits by x.
+class ActiveMatMulOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
     Variables kernel;
-    OP_REQUIRES_OK(ctx, kernel.Lock(ctx, {6}, Variables::Access::kRead));
+    OP_REQUIRES_OK(ctx, kernel.Lock(ctx, {8}, Variables::Access::kRead));
     OP_REQUIRES_OK(ctx, ExpectMatrix(ctx, kernel));
     OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 1));
-    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 5, 2));
-    const int64_t rows = ctx->input(5).dim_size(0), d = kernel.shape(0).dim_size(1);
-    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of like", ctx->input(5).dim_size(1), d));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 7, 2));
+    const int64_t rows = ctx->input(7).dim_size(0), units = kernel.shape(0).dim_size(0);
+    const int64_t d = kernel.shape(0).dim_size(1);
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of like", ctx->input(7).dim_size(1), d));
     NeuronView view;
-    OP_REQUIRES_OK(ctx, NeuronViewInput(ctx, 1, rows, ctx->input(0).NumElements(),
-                                        kernel.shape(0).dim_size(0), &view));
+    OP_REQUIRES_OK(ctx, NeuronViewInput(ctx, 2, rows, ctx->input(0).NumElements(), units, &view));
+    const float* shared_coef;
+    OP_REQUIRES_OK(ctx, SharedInput(ctx, 1, rows, view.shared(), &shared_coef));
     Tensor* y;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {rows, d}, &y));
-    CsrMatMulByNeuron(view, rows, ctx->input(0).flat<float>().data(), kernel.data(0), d,
-                      y->flat<float>().data(), PoolOf(ctx));
+    float* sums = y->flat<float>().data();
+    CsrMatMulByNeuron(view, rows, ctx->input(0).flat<float>().data(), kernel.data(0), d, sums,
+                      PoolOf(ctx));
+    AddSharedMatMul(view, rows, shared_coef, kernel.data(0), d, sums, PoolOf(ctx));
   }
 };
 
@@ -94,16 +102,13 @@ class RowGradientOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 2));
-    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 1, 1));
-    const Tensor& x = ctx->input(0);
     NeuronView view;
-    OP_REQUIRES_OK(ctx, NeuronViewInput(ctx, 2, x.dim_size(0), ctx->input(1).NumElements(),
-                                        std::numeric_limits<int32_t>::max(), &view));
+    GradientParts parts;
+    OP_REQUIRES_OK(ctx,
+                   GradientPartsInput(ctx, 0, std::numeric_limits<int32_t>::max(), &view, &parts));
     Tensor* gradient;
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {view.count, x.dim_size(1)}, &gradient));
-    RowGradient(view, x.flat<float>().data(), ctx->input(1).flat<float>().data(), x.dim_size(1),
-                gradient->flat<float>().data(), PoolOf(ctx));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {view.count, parts.d}, &gradient));
+    RowGradient(view, parts, gradient->flat<float>().data(), PoolOf(ctx));
   }
 };
 
@@ -112,47 +117,44 @@ class EntrySumsOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    for (int i = 0; i < 3; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 1));
-    const auto coef = ctx->input(0).flat<float>();
-    const auto index = ctx->input(2).flat<int32_t>();
-    const int64_t count = ctx->input(1).NumElements() - 1;
-    OP_REQUIRES(ctx, count >= 0, absl::InvalidArgumentError("neuron_splits must not be empty"));
-    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "length of entry_index", index.size(), coef.size()));
-    const int64_t* splits = ctx->input(1).flat<int64_t>().data();
-    // Places in the list of entries serve as ids here: only their range is to be checked.
-    const std::vector<int32_t> places = Places(count);
-    const std::vector<int32_t> first_row(coef.size(), 0);
-    const NeuronView view = {count, places.data(), splits, first_row.data(), index.data()};
-    OP_REQUIRES_OK(ctx, Invalid(ctx, CheckNeuronView(view, 1, coef.size(), count)));
+    NeuronView view;
+    GradientParts parts;
+    OP_REQUIRES_OK(ctx,
+                   GradientPartsInput(ctx, 0, std::numeric_limits<int32_t>::max(), &view, &parts));
     Tensor* sums;
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {count}, &sums));
-    EntrySums(splits, count, index.data(), coef.data(), sums->flat<float>().data(), PoolOf(ctx));
-  }
-
- private:
-  static std::vector<int32_t> Places(int64_t count) {
-    std::vector<int32_t> places(count);
-    for (int64_t u = 0; u < count; ++u) places[u] = static_cast<int32_t>(u);
-    return places;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {view.count}, &sums));
+    EntrySums(view, parts, sums->flat<float>().data(), PoolOf(ctx));
   }
 };
+
+// Logits and ids of active sets: four inputs from 0 on.
+absl::Status ActiveSetsInput(OpKernelContext* ctx, ActiveSets* active) {
+  // Ids are int32, and the number of units is not told.
+  constexpr int64_t kAnyUnit = int64_t{1} << 31;
+  TF_RETURN_IF_ERROR(CsrInput(ctx, 1, kAnyUnit, true, &active->own));
+  TF_RETURN_IF_ERROR(ExpectVector(ctx, 0, "length of logits", active->own.size()));
+  TF_RETURN_IF_ERROR(IdListInput(ctx, 4, kAnyUnit, &active->shared));
+  active->logits = ctx->input(0).flat<float>().data();
+  return SharedInput(ctx, 3, active->own.rows, active->shared.count, &active->shared_logits);
+}
 
 class SoftmaxCrossentropyOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    CsrView active, labels;
-    OP_REQUIRES_OK(ctx, CsrInput(ctx, 1, int64_t{1} << 31, true, &active));
-    OP_REQUIRES_OK(ctx, CsrInput(ctx, 3, int64_t{1} << 31, true, &labels));
-    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 0, "length of logits", active.size()));
-    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, active.rows));
-    Tensor *loss, *gradient;
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.rows}, &loss));
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.size()}, &gradient));
-    const int64_t bad = SoftmaxCrossentropy(active, ctx->input(0).flat<float>().data(), labels,
-                                            loss->flat<float>().data(),
-                                            gradient->flat<float>().data(), PoolOf(ctx));
+    ActiveSets active;
+    CsrView labels;
+    OP_REQUIRES_OK(ctx, ActiveSetsInput(ctx, &active));
+    OP_REQUIRES_OK(ctx, CsrInput(ctx, 5, int64_t{1} << 31, true, &labels));
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, active.own.rows));
+    Tensor *loss, *gradient, *shared_gradient;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {labels.rows}, &loss));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.own.size()}, &gradient));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 2, {labels.rows, active.shared.count}, &shared_gradient));
+    const int64_t bad = SoftmaxCrossentropy(active, labels, loss->flat<float>().data(),
+                                            gradient->flat<float>().data(),
+                                            shared_gradient->flat<float>().data(), PoolOf(ctx));
     OP_REQUIRES(ctx, bad < 0,
                 absl::InvalidArgumentError("row " + std::to_string(bad) +
                                            " has a label that is not in its active set; a "
@@ -180,21 +182,19 @@ class ScaleRowsOp : public OpKernel {
   }
 };
 
-class CsrTopKOp : public OpKernel {
+class ActiveTopKOp : public OpKernel {
  public:
-  explicit CsrTopKOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit ActiveTopKOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "k", &k_));
   }
 
   void Compute(OpKernelContext* ctx) override {
-    CsrView active;
-    OP_REQUIRES_OK(ctx, CsrInput(ctx, 1, int64_t{1} << 31, true, &active));
-    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 0, "length of logits", active.size()));
+    ActiveSets active;
+    OP_REQUIRES_OK(ctx, ActiveSetsInput(ctx, &active));
     Tensor *ids, *scores;
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.rows, k_}, &ids));
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.rows, k_}, &scores));
-    CsrTopK(active, ctx->input(0).flat<float>().data(), k_, ids->flat<int32_t>().data(),
-            scores->flat<float>().data(), PoolOf(ctx));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.own.rows, k_}, &ids));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.own.rows, k_}, &scores));
+    ActiveTopK(active, k_, ids->flat<int32_t>().data(), scores->flat<float>().data(), PoolOf(ctx));
   }
 
  private:
@@ -203,13 +203,13 @@ class CsrTopKOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("DslideActiveLogits").Device(DEVICE_CPU), ActiveLogitsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCsrMatMul").Device(DEVICE_CPU), CsrMatMulOp);
-REGISTER_KERNEL_BUILDER(Name("DslideCsrMatMulByNeuron").Device(DEVICE_CPU), CsrMatMulByNeuronOp);
+REGISTER_KERNEL_BUILDER(Name("DslideActiveMatMul").Device(DEVICE_CPU), ActiveMatMulOp);
 REGISTER_KERNEL_BUILDER(Name("DslideRowGradient").Device(DEVICE_CPU), RowGradientOp);
 REGISTER_KERNEL_BUILDER(Name("DslideEntrySums").Device(DEVICE_CPU), EntrySumsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSoftmaxCrossentropy").Device(DEVICE_CPU),
                         SoftmaxCrossentropyOp);
 REGISTER_KERNEL_BUILDER(Name("DslideScaleRows").Device(DEVICE_CPU), ScaleRowsOp);
-REGISTER_KERNEL_BUILDER(Name("DslideCsrTopK").Device(DEVICE_CPU), CsrTopKOp);
+REGISTER_KERNEL_BUILDER(Name("DslideActiveTopK").Device(DEVICE_CPU), ActiveTopKOp);
 
 }  // namespace
 }  // namespace dslide

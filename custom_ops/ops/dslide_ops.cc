@@ -132,13 +132,12 @@ REGISTER_OP("DslideSelectFromTables")
     .Attr("seed: int")
     .Output("row_splits: int64")
     .Output("ids: int32")
-    .Output("offsets: float")
+    .Output("log_shares: float")
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 2, 1, 1, 1, 0}));
-      const DimensionHandle entries = c->UnknownDim();
       c->set_output(0, Like(c, 3));
-      c->set_output(1, c->Vector(entries));
-      c->set_output(2, c->Vector(entries));
+      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(2, c->Vector(c->Dim(c->input(0), 0)));
       return absl::OkStatus();
     });
 
@@ -155,19 +154,6 @@ REGISTER_OP("DslideSampleNeurons")
       TF_RETURN_IF_ERROR(c->GetAttr("units", &units));
       TF_RETURN_IF_ERROR(c->GetAttr("count", &count));
       c->set_output(0, c->Vector(std::min(units, count)));
-      return absl::OkStatus();
-    });
-
-REGISTER_OP("DslideUnionWithLabels")
-    .Input("shared: int32")
-    .Input("label_splits: int64")
-    .Input("label_ids: int32")
-    .Output("row_splits: int64")
-    .Output("ids: int32")
-    .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
-      c->set_output(0, Like(c, 1));
-      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
       return absl::OkStatus();
     });
 
@@ -201,35 +187,43 @@ REGISTER_OP("DslideCsrFromSparse")
 REGISTER_OP("DslideTranspose")
     .Input("row_splits: int64")
     .Input("ids: int32")
+    .Input("shared: int32")
     .Attr("units: int >= 1")
     .Output("neurons: int32")
     .Output("neuron_splits: int64")
     .Output("entry_row: int32")
     .Output("entry_index: int32")
+    .Output("shared_places: int32")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1}));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
       c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
       c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
       c->set_output(2, Like(c, 1));
       c->set_output(3, Like(c, 1));
+      c->set_output(4, Like(c, 2));
       return absl::OkStatus();
     });
 
+#define DSLIDE_VIEW_INPUTS           \
+  Input("neurons: int32")            \
+      .Input("neuron_splits: int64") \
+      .Input("entry_row: int32")     \
+      .Input("entry_index: int32")   \
+      .Input("shared_places: int32")
+
 REGISTER_OP("DslideActiveLogits")
     .Input("x: float")
-    .Input("neurons: int32")
-    .Input("neuron_splits: int64")
-    .Input("entry_row: int32")
-    .Input("entry_index: int32")
-    .Input("kernel: resource")
+    .DSLIDE_VIEW_INPUTS.Input("kernel: resource")
     .Input("bias: use_bias * resource")
     .Attr("use_bias: int >= 0")
     .Attr("check_input: bool = true")
     .Output("logits: float")
+    .Output("shared_logits: float")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1}));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1, 1}));
       c->set_output(0, Like(c, 4));
+      c->set_output(1, c->Matrix(c->Dim(c->input(0), 0), c->Dim(c->input(5), 0)));
       return absl::OkStatus();
     });
 
@@ -247,59 +241,56 @@ REGISTER_OP("DslideCsrMatMul")
       return absl::OkStatus();
     });
 
-REGISTER_OP("DslideCsrMatMulByNeuron")
+REGISTER_OP("DslideActiveMatMul")
     .Input("coef: float")
-    .Input("neurons: int32")
-    .Input("neuron_splits: int64")
-    .Input("entry_row: int32")
-    .Input("entry_index: int32")
-    .Input("like: float")
+    .Input("shared_coef: float")
+    .DSLIDE_VIEW_INPUTS.Input("like: float")
     .Input("kernel: resource")
     .Output("y: float")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1, 1, 2}));
-      c->set_output(0, Like(c, 5));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 2, 1, 1, 1, 1, 1, 2}));
+      c->set_output(0, Like(c, 7));
       return absl::OkStatus();
     });
 
+#define DSLIDE_GRADIENT_PARTS \
+  Input("x: float").Input("coef: float").Input("shared_coef: float").DSLIDE_VIEW_INPUTS
+
 REGISTER_OP("DslideRowGradient")
-    .Input("x: float")
-    .Input("coef: float")
-    .Input("neurons: int32")
-    .Input("neuron_splits: int64")
-    .Input("entry_row: int32")
-    .Input("entry_index: int32")
-    .Output("gradient: float")
+    .DSLIDE_GRADIENT_PARTS.Output("gradient: float")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1, 1}));
-      c->set_output(0, c->Matrix(c->Dim(c->input(2), 0), c->Dim(c->input(0), 1)));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 2, 1, 1, 1, 1, 1}));
+      c->set_output(0, c->Matrix(c->Dim(c->input(3), 0), c->Dim(c->input(0), 1)));
       return absl::OkStatus();
     });
 
 REGISTER_OP("DslideEntrySums")
-    .Input("coef: float")
-    .Input("neuron_splits: int64")
-    .Input("entry_index: int32")
-    .Output("sums: float")
+    .DSLIDE_GRADIENT_PARTS.Output("sums: float")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
-      c->set_output(0, c->Vector(RowsOf(c, 1)));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 2, 1, 1, 1, 1, 1}));
+      c->set_output(0, Like(c, 3));
       return absl::OkStatus();
     });
 
+#define DSLIDE_ACTIVE_SETS           \
+  Input("logits: float")             \
+      .Input("row_splits: int64")    \
+      .Input("ids: int32")           \
+      .Input("shared_logits: float") \
+      .Input("shared: int32")
+
 REGISTER_OP("DslideSoftmaxCrossentropy")
-    .Input("logits: float")
-    .Input("row_splits: int64")
-    .Input("ids: int32")
-    .Input("label_splits: int64")
+    .DSLIDE_ACTIVE_SETS.Input("label_splits: int64")
     .Input("label_ids: int32")
     .Output("loss: float")
     .Output("logits_gradient: float")
+    .Output("shared_gradient: float")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1, 1}));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1, 1, 1}));
       c->set_output(0, c->Vector(RowsOf(c, 1)));
       c->set_output(1, Like(c, 0));
+      c->set_output(2, Like(c, 3));
       return absl::OkStatus();
     });
 
@@ -314,15 +305,12 @@ REGISTER_OP("DslideScaleRows")
       return absl::OkStatus();
     });
 
-REGISTER_OP("DslideCsrTopK")
-    .Input("logits: float")
-    .Input("row_splits: int64")
-    .Input("ids: int32")
-    .Attr("k: int >= 1")
+REGISTER_OP("DslideActiveTopK")
+    .DSLIDE_ACTIVE_SETS.Attr("k: int >= 1")
     .Output("top_ids: int32")
     .Output("scores: float")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1}));
       int64_t k;
       TF_RETURN_IF_ERROR(c->GetAttr("k", &k));
       c->set_output(0, c->Matrix(RowsOf(c, 1), k));
@@ -412,13 +400,9 @@ REGISTER_OP("DslideRowAdam")
     .SetShapeFn([](InferenceContext* c) { return CheckRanks(c, 3, {0, 0, 0, 1}); });
 
 REGISTER_OP("DslideRowGradientAdam")
-    .DSLIDE_ADAM_INPUTS.Input("x: float")
-    .Input("coef: float")
-    .Input("neurons: int32")
-    .Input("neuron_splits: int64")
-    .Input("entry_row: int32")
-    .Input("entry_index: int32")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) { return CheckRanks(c, 3, {0, 0, 0, 2, 1, 1, 1, 1, 1}); });
+    .DSLIDE_ADAM_INPUTS.DSLIDE_GRADIENT_PARTS.SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      return CheckRanks(c, 3, {0, 0, 0, 2, 1, 2, 1, 1, 1, 1, 1});
+    });
 
 }  // namespace tensorflow

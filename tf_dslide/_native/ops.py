@@ -1,7 +1,8 @@
 """One function for each compiled op, and the ops' gradients.
 
-Shapes: `rows` samples, `units` neurons, weights `(units, d)`. An active set is a `Csr`: the ids of
-row `r` are `ids[row_splits[r]:row_splits[r + 1]]`, ascending and distinct. `nnz` counts them all.
+Shapes: `rows` samples, `units` neurons, weights `(units, d)`. In a `Csr` the ids of row `r` are
+`ids[row_splits[r]:row_splits[r + 1]]`, ascending and distinct; `nnz` counts them all. `shared`
+counts the neurons that all rows of a batch share.
 """
 
 import math
@@ -29,17 +30,36 @@ class Csr(NamedTuple):
         return self.row_splits[1:] - self.row_splits[:-1]
 
 
+class ActiveSet(NamedTuple):
+    """The neurons active in each row: its own, and `shared (shared,) int32` in all rows.
+
+    Both ascend. A shared neuron that is among a row's own counts there once, as its own.
+    """
+
+    own: Csr
+    shared: tf.Tensor
+
+
+class ActiveLogits(NamedTuple):
+    """A number for each active neuron: `own (nnz,)` and `shared (rows, shared)`, both `float32`."""
+
+    own: tf.Tensor
+    shared: tf.Tensor
+
+
 class NeuronView(NamedTuple):
     """An active set seen from its neurons.
 
     Neuron `neurons[u]` is active in the samples `entry_row[e]`, at the places `entry_index[e]` of
-    the active set's `ids`, for `e` in `[neuron_splits[u], neuron_splits[u + 1])`.
+    the rows' own ids, for `e` in `[neuron_splits[u], neuron_splits[u + 1])`. The shared neurons
+    `neurons[shared_places]` are active in all samples.
     """
 
     neurons: tf.Tensor
     neuron_splits: tf.Tensor
     entry_row: tf.Tensor
     entry_index: tf.Tensor
+    shared_places: tf.Tensor
 
 
 def handle(variable: Any) -> tf.Tensor:
@@ -98,12 +118,12 @@ def select_from_tables(
     bucket_size: int,
     seed: int,
 ) -> tuple[Csr, tf.Tensor]:
-    """Labels, neurons most often found in the buckets, and the shared ones.
+    """Labels and the neurons most often found in the buckets.
 
-    Returns the active set and `(nnz,) float32` to be added to its logits: 0, and for a shared
-    neuron the logarithm of the number of neurons that it stands for.
+    Returns the rows' own neurons and, `(rows,) float32`, the logarithm of the number of neurons
+    left out that each of the `shared` ones stands for.
     """
-    row_splits, ids, offsets = _ops.dslide_select_from_tables(
+    row_splits, ids, log_shares = _ops.dslide_select_from_tables(
         codes=codes,
         bucket_ptr=bucket_ptr,
         neuron_ids=neuron_ids,
@@ -115,7 +135,7 @@ def select_from_tables(
         bucket_size=bucket_size,
         seed=seed,
     )
-    return Csr(row_splits, ids), offsets
+    return Csr(row_splits, ids), log_shares
 
 
 def sample_neurons(
@@ -124,15 +144,6 @@ def sample_neurons(
     """`(min(count, units),) int32` distinct ids, ascending; another draw for each step."""
     return _ops.dslide_sample_neurons(
         step=step, units=units, count=count, distribution=distribution, seed=seed
-    )
-
-
-def union_with_labels(shared: tf.Tensor, labels: Csr) -> Csr:
-    """One set for all rows, and each row's labels."""
-    return Csr(
-        *_ops.dslide_union_with_labels(
-            shared=shared, label_splits=labels.row_splits, label_ids=labels.ids
-        )
     )
 
 
@@ -153,16 +164,28 @@ def csr_from_sparse(sparse: tf.SparseTensor, columns: int) -> Csr:
     )
 
 
-def transpose(active: Csr, units: int) -> NeuronView:
+def no_neurons() -> tf.Tensor:
+    """An empty list of ids."""
+    return tf.zeros([0], tf.int32)
+
+
+def transpose(active: ActiveSet, units: int) -> NeuronView:
     """The same active set seen from its neurons."""
     return NeuronView(
-        *_ops.dslide_transpose(row_splits=active.row_splits, ids=active.ids, units=units)
+        *_ops.dslide_transpose(**active.own._asdict(), shared=active.shared, units=units)
     )
 
 
-def active_logits(x: tf.Tensor, view: NeuronView, kernel: Any, bias: Any = None) -> tf.Tensor:
-    """`<x[row], kernel[id]> + bias[id]` of each entry, `(nnz,) float32`."""
-    return _ops.dslide_active_logits(x=x, **view._asdict(), kernel=handle(kernel), bias=_bias(bias))
+def active_logits(x: tf.Tensor, view: NeuronView, kernel: Any, bias: Any = None) -> ActiveLogits:
+    """`<x[row], kernel[id]> + bias[id]` of each row's own and shared neurons."""
+    return ActiveLogits(
+        *_ops.dslide_active_logits(
+            x=x,
+            **view._asdict(),
+            kernel=handle(kernel),
+            bias=_bias(bias),
+        )
+    )
 
 
 def csr_mat_mul(coef: tf.Tensor, rows: Csr, kernel: Any) -> tf.Tensor:
@@ -176,21 +199,28 @@ def csr_mat_mul(coef: tf.Tensor, rows: Csr, kernel: Any) -> tf.Tensor:
     )
 
 
-def softmax_crossentropy(logits: tf.Tensor, active: Csr, labels: Csr) -> tf.Tensor:
+def _active_sets(logits: ActiveLogits, active: ActiveSet) -> dict[str, tf.Tensor]:
+    return {
+        "logits": logits.own,
+        **active.own._asdict(),
+        "shared_logits": logits.shared,
+        "shared": active.shared,
+    }
+
+
+def softmax_crossentropy(logits: ActiveLogits, active: ActiveSet, labels: Csr) -> tf.Tensor:
     """Cross-entropy of each row over its active set, `(rows,) float32`; 0 without labels."""
-    loss, _ = _ops.dslide_softmax_crossentropy(
-        logits=logits,
-        row_splits=active.row_splits,
-        ids=active.ids,
+    loss, _, _ = _ops.dslide_softmax_crossentropy(
+        **_active_sets(logits, active),
         label_splits=labels.row_splits,
         label_ids=labels.ids,
     )
     return loss
 
 
-def csr_top_k(logits: tf.Tensor, active: Csr, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+def active_top_k(logits: ActiveLogits, active: ActiveSet, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     """The `k` best ids and logits of each row; -1 and -infinity where a row has fewer."""
-    return _ops.dslide_csr_top_k(logits=logits, row_splits=active.row_splits, ids=active.ids, k=k)
+    return _ops.dslide_active_top_k(**_active_sets(logits, active), k=k)
 
 
 def top_k(x: tf.Tensor, kernel: Any, bias: Any, k: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -235,18 +265,29 @@ def row_adam(arguments: AdamArguments, rows: tf.Tensor, gradient: tf.Tensor) -> 
 
 
 class RowGradientParts(NamedTuple):
-    """What a row-sparse gradient is computed from: `sum of coef[entry] * x[row]` by neuron."""
+    """What a row-sparse gradient is computed from: `sum of coef[entry] * x[row]` by neuron.
+
+    `shared_coef (rows, shared)` are the coefficients of the neurons that all rows share.
+    """
 
     x: tf.Tensor
     coef: tf.Tensor
+    shared_coef: tf.Tensor
     view: NeuronView
+
+    def inputs(self) -> dict[str, tf.Tensor]:
+        """What the ops call them."""
+        return {
+            "x": self.x,
+            "coef": self.coef,
+            "shared_coef": self.shared_coef,
+            **self.view._asdict(),
+        }
 
 
 def row_gradient_adam(arguments: AdamArguments, parts: RowGradientParts) -> tf.Operation:
     """One step of Adam on the rows of `parts`, whose gradients never reach memory."""
-    return _ops.dslide_row_gradient_adam(
-        **arguments._asdict(), x=parts.x, coef=parts.coef, **parts.view._asdict()
-    )
+    return _ops.dslide_row_gradient_adam(**arguments._asdict(), **parts.inputs())
 
 
 class RowSlices(tf.IndexedSlices):
@@ -262,13 +303,15 @@ class RowSlices(tf.IndexedSlices):
         """The gradient of a loss that was multiplied by `scale`."""
         result = RowSlices(self.values / scale, self.indices, self.dense_shape)
         if self.parts is not None:
-            result.parts = self.parts._replace(coef=self.parts.coef / scale)
+            result.parts = self.parts._replace(
+                coef=self.parts.coef / scale, shared_coef=self.parts.shared_coef / scale
+            )
         return result
 
 
 def row_gradient(parts: RowGradientParts, variable: tf.Tensor) -> RowSlices:
     """The gradient of the weights behind a resource."""
-    values = _ops.dslide_row_gradient(x=parts.x, coef=parts.coef, **parts.view._asdict())
+    values = _ops.dslide_row_gradient(**parts.inputs())
     slices = RowSlices(values, parts.view.neurons, _variable_shape(variable))
     slices.parts = parts
     # Keras casts gradients before it makes them dense, which keeps the rows but not the class.
@@ -320,44 +363,40 @@ def _variable_shape(resource: tf.Tensor) -> tf.Tensor:
 
 
 @tf.RegisterGradient("DslideActiveLogits")
-def _active_logits_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
-    x, *view_tensors, kernel = op.inputs[:6]
+def _active_logits_gradient(
+    op: tf.Operation, upstream: tf.Tensor, shared_upstream: tf.Tensor
+) -> list[Any]:
+    x, *view_tensors, kernel = op.inputs[:7]
     view = NeuronView(*view_tensors)
-    x_gradient = _ops.dslide_csr_mat_mul_by_neuron(
-        coef=upstream, **view._asdict(), like=x, kernel=kernel
+    x_gradient = _ops.dslide_active_mat_mul(
+        coef=upstream, shared_coef=shared_upstream, **view._asdict(), like=x, kernel=kernel
     )
-    parts = RowGradientParts(x, upstream, view)
-    gradients = [x_gradient, None, None, None, None, row_gradient(parts, kernel)]
-    if len(op.inputs) > 6:
-        sums = _ops.dslide_entry_sums(
-            coef=upstream, neuron_splits=view.neuron_splits, entry_index=view.entry_index
-        )
-        gradients.append(RowSlices(sums, view.neurons, _variable_shape(op.inputs[6])))
+    parts = RowGradientParts(x, upstream, shared_upstream, view)
+    gradients = [x_gradient, None, None, None, None, None, row_gradient(parts, kernel)]
+    if len(op.inputs) > 7:
+        sums = _ops.dslide_entry_sums(**parts.inputs())
+        gradients.append(RowSlices(sums, view.neurons, _variable_shape(op.inputs[7])))
     return gradients
 
 
 @tf.RegisterGradient("DslideCsrMatMul")
 def _csr_mat_mul_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
     coef, row_splits, ids, kernel = op.inputs
-    view = NeuronView(
-        *_ops.dslide_transpose(row_splits=row_splits, ids=ids, units=op.get_attr("columns"))
-    )
+    active = ActiveSet(Csr(row_splits, ids), no_neurons())
+    view = transpose(active, op.get_attr("columns"))
     # `upstream` is nobody's input: what is not finite in it is for the optimizer to see.
-    coef_gradient = _ops.dslide_active_logits(
+    coef_gradient, nothing_shared = _ops.dslide_active_logits(
         x=upstream, **view._asdict(), kernel=kernel, bias=[], check_input=False
     )
-    return [
-        coef_gradient,
-        None,
-        None,
-        row_gradient(RowGradientParts(upstream, coef, view), kernel),
-    ]
+    parts = RowGradientParts(upstream, coef, nothing_shared, view)
+    return [coef_gradient, None, None, row_gradient(parts, kernel)]
 
 
 @tf.RegisterGradient("DslideSoftmaxCrossentropy")
-def _softmax_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, _: Any) -> list[Any]:
-    scaled = _ops.dslide_scale_rows(values=op.outputs[1], row_splits=op.inputs[1], scale=upstream)
-    return [scaled, None, None, None, None]
+def _softmax_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> list[Any]:
+    _, own, shared = op.outputs
+    scaled = _ops.dslide_scale_rows(values=own, row_splits=op.inputs[1], scale=upstream)
+    return [scaled, None, None, shared * upstream[:, None], None, None, None]
 
 
 @tf.RegisterGradient("DslideFullCrossentropy")
