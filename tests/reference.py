@@ -46,6 +46,52 @@ def to_lists(active: Csr) -> list[list[int]]:
     return [active.row(row).tolist() for row in range(active.rows)]
 
 
+class ActiveSet(NamedTuple):
+    """The neurons active in each row: its own, and the `shared` ones in all rows.
+
+    One number for each of them is an array in the order of `listed`; the ops take two, those of the
+    own neurons and a matrix `(rows, shared)`.
+    """
+
+    own: Csr
+    shared: Array
+
+    def listed(self) -> Csr:
+        """Each row's own neurons, then the shared ones: twice, if they are among its own."""
+        rows = range(self.own.rows)
+        return csr([np.concatenate([self.own.row(row), self.shared]) for row in rows])
+
+    def join(self, own: Array, shared: Array) -> Array:
+        """The numbers of `listed` from those of the two parts."""
+        rows, own_rows = np.arange(self.own.rows), self.own.entry_rows()
+        order = np.argsort(np.append(own_rows, np.repeat(rows, len(self.shared))), kind="stable")
+        return np.append(own, np.ravel(shared))[order]
+
+    def split(self, values: Array) -> tuple[Array, Array]:
+        """The numbers of the two parts from those of `listed`."""
+        lengths = np.diff(self.own.row_splits)[self.listed().entry_rows()]
+        is_own = places_in_rows(self.listed()) < lengths
+        return values[is_own], values[~is_own].reshape(self.own.rows, len(self.shared))
+
+    def counted(self) -> Array:
+        """Which of `listed` count: all but the shared ones that are among the row's own."""
+        is_own = np.zeros((self.own.rows, len(self.shared)), bool)
+        for row in range(self.own.rows):
+            is_own[row] = np.isin(self.shared, self.own.row(row))
+        return self.join(np.ones(len(self.own.ids), bool), ~is_own)
+
+    def distinct(self) -> Csr:
+        """Those of `listed` that count."""
+        listed, counted = self.listed(), self.counted()
+        sizes = np.bincount(listed.entry_rows()[counted], minlength=listed.rows)
+        return Csr(np.cumsum([0, *sizes]).astype(np.int64), listed.ids[counted])
+
+
+def places_in_rows(lists: Csr) -> Array:
+    """The place of each entry in its row."""
+    return np.arange(len(lists.ids)) - lists.row_splits[lists.entry_rows()]
+
+
 # Error bounds: |float32 result - exact result| of a sum of n products, in whatever order it is
 # added up, is at most n + 1 roundings of the sum of the products' sizes.
 def sum_bound(sizes: Array, terms: int | Array) -> Array:
@@ -133,11 +179,6 @@ def canonical_labels(rows: Sequence[Sequence[int]], units: int) -> Csr:
     return csr(result)
 
 
-def union_with_labels(shared: Sequence[int], labels: Csr) -> Csr:
-    """One set for all rows, and each row's labels."""
-    return csr([np.union1d(shared, labels.row(row)) for row in range(labels.rows)])
-
-
 def bucket_votes(codes: Array, bucket_ptr: Array, neuron_ids: Array) -> Array:
     """In how many tables each row's bucket holds each neuron, `(rows, units)`."""
     rows, tables = codes.shape
@@ -150,52 +191,40 @@ def bucket_votes(codes: Array, bucket_ptr: Array, neuron_ids: Array) -> Array:
 
 
 class Selection(NamedTuple):
-    """Active sets, and what is to be added to the logit of each entry."""
+    """Each row's own neurons, and what is to be added to its logits of the shared ones."""
 
-    active: Csr
-    offsets: Array
+    own: Csr
+    log_shares: Array
 
 
 def selection_faults(
     selection: Selection, votes: Array, labels: Csr, shared: Array, hashed: int
 ) -> list[str]:
-    """What is wrong with active sets that were chosen by votes from uncut buckets.
+    """What is wrong with a choice by votes from uncut buckets.
 
-    A row must hold its labels, then the most voted neurons up to `hashed`, with offset 0; and what
-    it lacks of `shared`, each with the logarithm of the number of left out neurons it stands for.
+    A row must hold its labels, then the most voted neurons up to `hashed`. Its log share is the
+    logarithm of how many of the neurons left out each shared one stands for that is not its own; 0
+    if there is none.
     """
     units = votes.shape[1]
     faults = []
     for row in range(labels.rows):
-        ids, wanted = selection.active.row(row), labels.row(row)
-        offsets = selection.offsets[slice(*selection.active.row_splits[row : row + 2])]
+        ids, wanted = selection.own.row(row), labels.row(row)
         candidates = np.setdiff1d(np.flatnonzero(votes[row]), wanted)
         size = len(wanted) + min(max(0, hashed - len(wanted)), len(candidates))
-        tail = len(ids) - size
+        left, added = np.setdiff1d(candidates, ids), np.setdiff1d(ids, wanted)
+        tail = len(np.setdiff1d(shared, ids))
+        share = (units - size) / tail if tail else 1.0
         if (np.diff(ids) <= 0).any() or ((ids < 0) | (ids >= units)).any():
             faults.append(f"row {row}: ids are not ascending in [0, {units})")
-        elif not np.isin(np.union1d(wanted, shared), ids).all():
-            faults.append(f"row {row}: a label or a shared neuron is missing")
-        elif tail < 0:
-            faults.append(f"row {row}: {len(ids)} neurons, less than {size}")
-        elif tail == units - size:
-            # All units: nobody stands for others.
-            if offsets.any():
-                faults.append(f"row {row}: an offset without a neuron left out")
-        else:
-            chosen = ids[offsets == 0]
-            left = np.setdiff1d(candidates, chosen)
-            added = np.setdiff1d(chosen, wanted)
-            if len(chosen) != size or not np.isin(wanted, chosen).all():
-                faults.append(f"row {row}: {len(chosen)} neurons without offset, not {size}")
-            elif not np.isin(ids[offsets != 0], shared).all():
-                faults.append(f"row {row}: an offset for a neuron that is not shared")
-            elif len(added) and len(left) and votes[row, added].min() < votes[row, left].max():
-                faults.append(f"row {row}: a neuron with more votes was left out")
-            elif tail and not np.allclose(
-                offsets[offsets != 0], np.log((units - size) / tail), rtol=1e-6, atol=0
-            ):
-                faults.append(f"row {row}: an offset is not log({units - size} / {tail})")
+        elif not np.isin(wanted, ids).all():
+            faults.append(f"row {row}: a label is missing")
+        elif len(ids) != size:
+            faults.append(f"row {row}: {len(ids)} neurons, not {size}")
+        elif len(added) and len(left) and votes[row, added].min() < votes[row, left].max():
+            faults.append(f"row {row}: a neuron with more votes was left out")
+        elif not np.isclose(selection.log_shares[row], np.log(share), rtol=1e-6, atol=0):
+            faults.append(f"row {row}: {selection.log_shares[row]} is not log({share:g})")
     return faults
 
 
@@ -211,20 +240,28 @@ class NeuronView(NamedTuple):
     neuron_splits: Array
     entry_row: Array
     entry_index: Array
+    shared_places: Array
 
 
-def transpose(active: Csr) -> NeuronView:
-    """The entries sorted by neuron, those of one neuron by their place."""
-    order = np.argsort(active.ids, kind="stable")
-    neurons, counts = np.unique(active.ids, return_counts=True)
-    splits = np.cumsum([0, *counts]).astype(np.int64)
-    rows = active.entry_rows()[order]
+def transpose(active: ActiveSet) -> NeuronView:
+    """The rows' own entries sorted by neuron, those of one neuron by their place.
+
+    Shared neurons that no row has as its own stand among the neurons without entries.
+    """
+    own, shared = active
+    neurons = np.union1d(own.ids, shared)
+    order = np.argsort(own.ids, kind="stable")
+    splits = np.searchsorted(own.ids[order], np.append(neurons, 2**31))
     return NeuronView(
-        neurons.astype(np.int32), splits, rows.astype(np.int32), order.astype(np.int32)
+        neurons.astype(np.int32),
+        splits.astype(np.int64),
+        own.entry_rows()[order].astype(np.int32),
+        order.astype(np.int32),
+        np.searchsorted(neurons, shared).astype(np.int32),
     )
 
 
-# Products.
+# Products. The lists may hold an id twice, as those of an active set do.
 def active_logits(x: Array, active: Csr, kernel: Array, bias: Array | None = None) -> Array:
     """`<x[row], kernel[id]> + bias[id]` of each entry."""
     x, kernel = x.astype(np.float64), kernel.astype(np.float64)
@@ -273,14 +310,23 @@ def softmax_crossentropy(logits: Array, active: Csr, labels: Csr) -> tuple[Array
     return loss, gradient
 
 
-def csr_top_k(logits: Array, active: Csr, k: int) -> tuple[Array, Array]:
+def active_crossentropy(logits: Array, active: ActiveSet, labels: Csr) -> tuple[Array, Array]:
+    """The same over an active set; the gradient is 0 for what does not count."""
+    counted = active.counted()
+    gradient = np.zeros(len(counted))
+    loss, gradient[counted] = softmax_crossentropy(logits[counted], active.distinct(), labels)
+    return loss, gradient
+
+
+def active_top_k(logits: Array, active: ActiveSet, k: int) -> tuple[Array, Array]:
     """The `k` largest of each row, falling, the lower id first; -1 and -infinity where none is."""
-    ids = np.full((active.rows, k), -1, np.int32)
-    scores = np.full((active.rows, k), -np.inf, np.float32)
-    for row in range(active.rows):
-        values = logits[slice(*active.row_splits[row : row + 2])]
-        best = np.argsort(-values, kind="stable")[:k]
-        ids[row, : len(best)] = active.row(row)[best]
+    lists, counted = active.distinct(), logits[active.counted()]
+    ids = np.full((lists.rows, k), -1, np.int32)
+    scores = np.full((lists.rows, k), -np.inf, np.float32)
+    for row in range(lists.rows):
+        values = counted[slice(*lists.row_splits[row : row + 2])]
+        best = np.lexsort((lists.row(row), -values))[:k]
+        ids[row, : len(best)] = lists.row(row)[best]
         scores[row, : len(best)] = values[best]
     return ids, scores
 

@@ -33,8 +33,29 @@ def random_csr(
     return reference.csr([np.sort(rng.choice(units, size, replace=False)) for size in sizes])
 
 
+# Numbers of shared neurons: none, one, about the blocks of 64 and beyond; -1 is all units.
+SHARED_COUNTS = (0, 1, 63, 64, 65, 130, -1)
+
+
+def random_active_set(
+    rng: np.random.Generator, rows: int, units: int, most: int, shared: int = -2
+) -> reference.ActiveSet:
+    """Up to `most` own neurons a row, and `shared` ones, half of them own ones of some row.
+
+    A number that differs from call to call if `shared` is -2.
+    """
+    own = random_csr(rng, rows, units, most)
+    if shared == -2:
+        shared = int(rng.choice(SHARED_COUNTS))
+    count = units if shared == -1 else min(shared, units)
+    likely = np.unique(own.ids)
+    likely = rng.choice(likely, min(count // 2, len(likely)), replace=False)
+    rest = rng.permutation(np.setdiff1d(np.arange(units), likely))[: count - len(likely)]
+    return reference.ActiveSet(own, np.sort(np.append(likely, rest)).astype(np.int32))
+
+
 def labels_within(rng: np.random.Generator, active: reference.Csr) -> reference.Csr:
-    """Up to 3 labels a row, all of them active; every fourth row has none."""
+    """Up to 3 labels a row, all of them among its own; every fourth row has none."""
     rows: list[Array] = []
     for number in range(active.rows):
         ids = active.row(number)
@@ -43,10 +64,29 @@ def labels_within(rng: np.random.Generator, active: reference.Csr) -> reference.
     return reference.csr(rows)
 
 
-def to_tf(active: reference.Csr) -> ops.Csr:
+def to_tf(lists: reference.Csr) -> ops.Csr:
     """The same lists for the ops."""
-    splits = tf.constant(active.row_splits, tf.int64)
-    return ops.Csr(splits, tf.constant(active.ids, tf.int32))
+    splits = tf.constant(lists.row_splits, tf.int64)
+    return ops.Csr(splits, tf.constant(lists.ids, tf.int32))
+
+
+def active_to_tf(active: reference.ActiveSet) -> ops.ActiveSet:
+    """The same active set for the ops."""
+    return ops.ActiveSet(to_tf(active.own), tf.constant(active.shared, tf.int32))
+
+
+def values_to_tf(active: reference.ActiveSet, values: Array) -> ops.ActiveLogits:
+    """Numbers of an active set for the ops."""
+    return ops.ActiveLogits(*(tf.constant(part, tf.float32) for part in active.split(values)))
+
+
+def values_to_numpy(active: reference.ActiveSet, values: ops.ActiveLogits) -> Array:
+    """Numbers that an op gave for an active set, for the reference; with their form checked."""
+    own, shared = values
+    assert own.dtype == shared.dtype == tf.float32
+    assert own.shape == active.own.ids.shape
+    assert shared.shape == (active.own.rows, len(active.shared))
+    return active.join(own.numpy(), shared.numpy())
 
 
 def to_numpy(active: ops.Csr) -> reference.Csr:

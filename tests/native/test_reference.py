@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.reference import AdamSettings, AdamState, Csr, Selection, csr, to_lists
+from tests.reference import ActiveSet, AdamSettings, AdamState, Csr, Selection, csr, to_lists
 
 ACTIVE = csr([[0, 2, 3], [], [1], [0, 1, 2, 3, 4]])
 UNITS, D = 5, 3
@@ -32,6 +32,50 @@ def test_csr_keeps_rows():
     assert to_lists(ACTIVE) == [[0, 2, 3], [], [1], [0, 1, 2, 3, 4]]
     assert to_lists(csr([])) == []
     assert ACTIVE.entry_rows().tolist() == [row for _, row, _ in entries(ACTIVE)]
+
+
+# 3 is an own neuron of two rows, 1 of two, 6 of none.
+MIXED = ActiveSet(ACTIVE, np.array([1, 3, 6]))
+
+
+def test_active_sets_list_own_and_shared_neurons():
+    assert to_lists(MIXED.listed()) == [
+        [0, 2, 3, 1, 3, 6],
+        [1, 3, 6],
+        [1, 1, 3, 6],
+        [0, 1, 2, 3, 4, 1, 3, 6],
+    ]
+    assert to_lists(MIXED.distinct()) == [
+        [0, 2, 3, 1, 6],
+        [1, 3, 6],
+        [1, 3, 6],
+        [0, 1, 2, 3, 4, 6],
+    ]
+    own, shared = np.arange(len(ACTIVE.ids)), 100 + np.arange(12).reshape(4, 3)
+    values = MIXED.join(own, shared)
+    assert values.tolist() == [
+        *[0, 1, 2, 100, 101, 102],
+        *[103, 104, 105],
+        *[3, 106, 107, 108],
+        *[4, 5, 6, 7, 8, 109, 110, 111],
+    ]
+    for part, again in zip((own, shared), MIXED.split(values), strict=True):
+        np.testing.assert_array_equal(again, part)
+    np.testing.assert_array_equal(MIXED.listed().ids[MIXED.counted()], MIXED.distinct().ids)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_active_sets_without_shared_or_own_neurons(rows):
+    lists = csr([[1, 2], [], [0]][:rows])
+    nothing = np.zeros(0, np.int32)
+    for active in (ActiveSet(lists, nothing), ActiveSet(csr([[]] * rows), np.array([2, 4]))):
+        values = np.arange(len(active.listed().ids))
+        own, shared = active.split(values)
+        assert own.shape == active.own.ids.shape
+        assert shared.shape == (rows, len(active.shared))
+        np.testing.assert_array_equal(active.join(own, shared), values)
+        assert active.counted().all()
+        assert to_lists(active.listed()) == to_lists(active.distinct())
 
 
 def test_sum_bound_holds_for_float32_sums(rng):
@@ -102,8 +146,6 @@ def test_labels():
     for bad in (5, -2):
         with pytest.raises(ValueError, match=f"row 1 has label {bad}"):
             reference.canonical_labels([[0], [1, bad]], 5)
-    union = reference.union_with_labels([1, 3], labels)
-    assert to_lists(union) == [[0, 1, 3], [1, 3], [1, 3], [1, 3, 4]]
 
 
 def test_bucket_votes(rng):
@@ -117,29 +159,39 @@ def test_bucket_votes(rng):
 def test_selection_faults():
     votes, labels, shared = np.array([[0, 3, 1, 1, 2, 0]]), csr([[0]]), np.array([1, 5])
 
-    def faults(ids, offsets, hashed=3):
-        selection = Selection(csr([ids]), np.asarray(offsets, np.float32))
+    def faults(ids, log_share, hashed=3):
+        selection = Selection(csr([ids]), np.asarray([log_share], np.float32))
         return reference.selection_faults(selection, votes, labels, shared, hashed)
 
     three = math.log(3)
-    # 0 is the label, 1 and 4 have the most votes; 5 stands for 2, 3 and 5.
-    assert faults([0, 1, 4, 5], [0, 0, 0, three]) == []
+    # 0 is the label, 1 and 4 have the most votes; the shared 5 stands for 2, 3 and 5.
+    assert faults([0, 1, 4], three) == []
     # Ties: one of 2 and 3.
-    assert faults([0, 1, 2, 4, 5], [0, 0, 0, 0, math.log(2)], hashed=4) == []
-    assert faults([0, 1, 3, 4, 5], [0, 0, 0, 0, math.log(2)], hashed=4) == []
+    assert faults([0, 1, 2, 4], math.log(2), hashed=4) == []
+    assert faults([0, 1, 3, 4], math.log(2), hashed=4) == []
     # More than there are; and labels alone, where 1 and 5 stand for 1 to 5.
-    assert faults([0, 1, 2, 3, 4, 5], [0] * 6, hashed=9) == []
-    assert faults([0, 1, 5], [0, math.log(2.5), math.log(2.5)], hashed=0) == []
+    assert faults([0, 1, 2, 3, 4], 0, hashed=9) == []
+    assert faults([0], math.log(2.5), hashed=0) == []
 
-    assert "missing" in faults([1, 2, 4, 5], [0, 0, 0, three])[0]
-    assert "missing" in faults([0, 1, 4], [0, 0, 0])[0]
-    assert "less than 5" in faults([0, 1, 4, 5], [0, 0, 0, three], hashed=5)[0]
-    assert "not ascending" in faults([0, 4, 1, 5], [0, 0, 0, three])[0]
-    assert "more votes" in faults([0, 1, 2, 5], [0, 0, 0, three])[0]
-    assert "2 neurons without offset, not 3" in faults([0, 1, 4, 5], [0, three, 0, three])[0]
-    assert "not log(3 / 1)" in faults([0, 1, 4, 5], [0, 0, 0, 1.0])[0]
-    assert "not shared" in faults([0, 1, 4, 5], [0, 0, three, 0])[0]
-    assert "without a neuron left out" in faults([0, 1, 2, 3, 4, 5], [0] * 5 + [1], hashed=9)[0]
+    assert "a label is missing" in faults([1, 2, 4], three)[0]
+    assert "3 neurons, not 5" in faults([0, 1, 4], three, hashed=5)[0]
+    assert "4 neurons, not 3" in faults([0, 1, 4, 5], 0)[0]
+    assert "not ascending" in faults([0, 4, 1], three)[0]
+    assert "not ascending" in faults([0, 1, 1], three)[0]
+    assert "not ascending" in faults([0, 1, 6], three)[0]
+    assert "more votes" in faults([0, 1, 2], three)[0]
+    assert "more votes" in faults([0, 1, 5], three)[0]
+    assert "is not log(3)" in faults([0, 1, 4], 1.0)[0]
+    assert "is not log(3)" in faults([0, 1, 4], 0)[0]
+
+
+def test_log_shares_of_no_shared_neuron():
+    votes, labels = np.array([[0, 3]]), csr([[]])
+    for shared in ([], [1]):
+        for log_share in (0.0, math.log(2)):
+            selection = Selection(csr([[1]]), np.asarray([log_share], np.float32))
+            faults = reference.selection_faults(selection, votes, labels, np.array(shared), 1)
+            assert bool(faults) == (log_share != 0)
 
 
 def test_log_uniform_probabilities_add_up():
@@ -149,7 +201,7 @@ def test_log_uniform_probabilities_add_up():
 
 
 def test_transpose():
-    view = reference.transpose(ACTIVE)
+    view = reference.transpose(MIXED)
     seen = []
     for u, neuron in enumerate(view.neurons):
         for e in range(view.neuron_splits[u], view.neuron_splits[u + 1]):
@@ -157,6 +209,18 @@ def test_transpose():
     assert sorted(seen) == list(entries(ACTIVE))
     assert [neuron for _, _, neuron in seen] == sorted(neuron for _, _, neuron in seen)
     assert (np.diff(view.neurons) > 0).all()
+    assert set(view.neurons) == {*ACTIVE.ids, *MIXED.shared}
+    np.testing.assert_array_equal(view.neurons[view.shared_places], MIXED.shared)
+    assert np.diff(view.neuron_splits).tolist() == [2, 2, 2, 2, 1, 0]
+
+
+def test_products_count_repeated_ids_each_time():
+    rows, kernel = csr([[1, 2, 1], []]), np.array([[1.0], [10], [100]])
+    coef, x = np.array([1.0, 2, 3]), np.array([[7.0], [5]])
+    assert reference.active_logits(x, rows, kernel).tolist() == [70, 700, 70]
+    assert reference.csr_mat_mul(coef, rows, kernel).tolist() == [[240], [0]]
+    assert reference.row_gradient(x, coef, rows, 3).tolist() == [[0], [28], [14]]
+    assert reference.entry_sums(coef, rows, 3).tolist() == [0, 4, 2]
 
 
 def test_products(arrays):
@@ -204,13 +268,41 @@ def test_softmax_crossentropy(arrays):
         reference.softmax_crossentropy(logits, ACTIVE, csr([[], [], [0], []]))
 
 
-def test_csr_top_k():
-    active = csr([[2, 4, 7], [], [1, 5], [0, 3, 6, 8]])
+def test_active_crossentropy_counts_each_neuron_once(rng):
+    listed = MIXED.listed()
+    logits = rng.normal(size=len(listed.ids))
+    loss, gradient = reference.active_crossentropy(logits, MIXED, LABELS)
+    for row in range(listed.rows):
+        places = slice(*listed.row_splits[row : row + 2])
+        # The first of two equal ids is the row's own.
+        first = dict(reversed([*zip(listed.row(row).tolist(), logits[places], strict=True)]))
+        total = math.fsum(map(math.exp, first.values()))
+        wanted = LABELS.row(row).tolist()
+        slopes = {id: math.exp(logit) / total for id, logit in first.items()} if wanted else {}
+        for label in wanted:
+            slopes[label] -= 1 / len(wanted)
+        got = gradient[places]
+        exact = math.log(total) - math.fsum(first[i] for i in wanted) / len(wanted) if wanted else 0
+        assert loss[row] == pytest.approx(exact)
+        for place, id in enumerate(listed.row(row).tolist()):
+            assert got[place] == pytest.approx(slopes.pop(id, 0), abs=1e-15)
+
+
+def test_active_top_k():
+    active = ActiveSet(csr([[2, 4, 7], [], [1, 5], [0, 3, 6, 8]]), np.zeros(0, np.int32))
     logits = np.array([1, 3, 1, 5, 5, 2, 2, 9, 2], np.float32)
-    ids, scores = reference.csr_top_k(logits, active, 3)
+    ids, scores = reference.active_top_k(logits, active, 3)
     assert ids.tolist() == [[4, 2, 7], [-1, -1, -1], [1, 5, -1], [6, 0, 3]]
     assert scores.tolist()[3] == [9, 2, 2]
     assert scores[2, 2] == -np.inf
+
+
+def test_active_top_k_counts_each_neuron_once():
+    active = ActiveSet(csr([[2, 4], []]), np.array([1, 4, 6]))
+    logits = active.join(np.array([3, 1]), np.array([[3, 9, 2], [7, 8, 7]])).astype(np.float32)
+    ids, scores = reference.active_top_k(logits, active, 5)
+    assert ids.tolist() == [[1, 2, 6, 4, -1], [4, 1, 6, -1, -1]]
+    assert scores.tolist() == [[3, 3, 2, 1, -np.inf], [8, 7, 7, -np.inf, -np.inf]]
 
 
 def test_full_crossentropy(arrays):
