@@ -8,13 +8,16 @@ from tests import reference
 from tests.native.common import (
     ROW_COUNTS,
     SHAPES,
+    SHARED_COUNTS,
     UNIT_COUNTS,
+    active_to_tf,
     lists,
+    random_active_set,
     random_csr,
     to_numpy,
     to_tf,
 )
-from tests.reference import Selection, csr, to_lists
+from tests.reference import ActiveSet, Selection, csr, to_lists
 from tf_dslide._native import ops
 
 
@@ -81,44 +84,50 @@ def test_csr_from_sparse_says_what_is_wrong(entries, values, message):
         ops.csr_from_sparse(sparse(entries, [3, 4], values), 4)
 
 
-@pytest.mark.parametrize("rows", ROW_COUNTS)
-def test_union_with_labels(rng, rows):
-    labels = random_csr(rng, rows, 50, 5)
-    for shared in ([], [49], list(range(50)), [3, 7, 20]):
-        got = ops.union_with_labels(tf.constant(shared, tf.int32), to_tf(labels))
-        assert lists(got) == to_lists(reference.union_with_labels(shared, labels))
-
-
-@pytest.mark.parametrize(("rows", "units"), SHAPES)
-def test_transpose(rng, rows, units):
-    active = random_csr(rng, rows, units, 30)
-    got = ops.transpose(to_tf(active), units)
+def assert_transposed(active, units):
+    got = ops.transpose(active_to_tf(active), units)
     for actual, expected in zip(got, reference.transpose(active), strict=True):
         np.testing.assert_array_equal(actual, expected)
         assert actual.dtype == expected.dtype
 
 
+@pytest.mark.parametrize("shared", SHARED_COUNTS)
+@pytest.mark.parametrize(("rows", "units"), SHAPES)
+def test_transpose(rng, rows, units, shared):
+    assert_transposed(random_active_set(rng, rows, units, 30, shared), units)
+
+
+def test_transpose_of_rows_without_own_neurons(rng):
+    for shared in ([], [0], [7, 4999]):
+        for rows in (0, 5):
+            assert_transposed(ActiveSet(csr([[]] * rows), np.asarray(shared)), 5000)
+
+
 def test_transpose_of_large_layers(rng):
     # Above 4,096 * 256 neurons a slab of neurons is longer.
     units = 3_000_001
-    active = random_csr(rng, 70, units, 500, 400)
-    active.ids[active.row_splits[1:] - 1] = units - 1
-    got = ops.transpose(to_tf(active), units)
-    for actual, expected in zip(got, reference.transpose(active), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    own = random_csr(rng, 70, units, 500, 400)
+    own.ids[own.row_splits[1:] - 1] = units - 1
+    shared = np.unique(rng.integers(0, units, 3000))
+    for ids in (shared, np.append(shared[:-1], units - 1), np.union1d(shared, own.ids[:99])):
+        assert_transposed(ActiveSet(own, ids), units)
 
 
 def test_transpose_keeps_repeated_ids_apart():
-    active = csr([[1, 1, 2], [], [1]])
-    view = ops.transpose(to_tf(active), 3)
-    for actual, expected in zip(view, reference.transpose(active), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    for shared in ([], [0, 1]):
+        assert_transposed(ActiveSet(csr([[1, 1, 2], [], [1]]), np.asarray(shared)), 3)
+
+
+@pytest.mark.parametrize("shared", [[3, 3], [3, 2], [-1], [20], [-1, 3], [3, 20]])
+def test_transpose_refuses_shared_neurons_that_are_no_set(shared):
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        ops.transpose(active_to_tf(ActiveSet(csr([[1]]), np.asarray(shared))), 20)
 
 
 # Selection by hash tables.
 def select(tables, labels, shared=(), step=1, *, hashed, bucket_size=10**6, seed=3):
     codes, ptr, ids = tables
-    active, offsets = ops.select_from_tables(
+    own, log_shares = ops.select_from_tables(
         *(tf.constant(a, tf.int32) for a in (codes, ptr, ids)),
         to_tf(labels),
         tf.constant(shared, tf.int32),
@@ -127,12 +136,13 @@ def select(tables, labels, shared=(), step=1, *, hashed, bucket_size=10**6, seed
         bucket_size=bucket_size,
         seed=seed,
     )
-    assert offsets.dtype == tf.float32
-    return Selection(to_numpy(active), offsets.numpy())
+    assert log_shares.dtype == tf.float32
+    assert log_shares.shape == codes.shape[:1]
+    return Selection(to_numpy(own), log_shares.numpy())
 
 
 def select_lists(*args, **kwargs):
-    return to_lists(select(*args, **kwargs).active)
+    return to_lists(select(*args, **kwargs).own)
 
 
 def random_tables(rng, rows, units, tables, buckets):
@@ -175,6 +185,22 @@ def test_select_keeps_all_labels_of_a_row_with_more_than_hashed(rng):
     assert got[0] == list(range(0, 100, 2))
     assert len(got[1]) == 10
     assert 5 in got[1]
+
+
+def test_shared_neurons_do_not_change_the_choice(rng):
+    tables = random_tables(rng, 65, 300, 9, 5)
+    labels = random_csr(rng, 65, 300, 4)
+    alone = select(tables, labels, hashed=40)
+    assert not alone.log_shares.any()
+    for shared in ([7], range(0, 300, 2), range(300)):
+        assert to_lists(select(tables, labels, shared, hashed=40).own) == to_lists(alone.own)
+
+
+def test_log_shares_count_the_shared_neurons_that_are_not_own(rng):
+    # Without candidates a row's own neurons are its labels.
+    tables = random_tables(rng, 4, 20, 2, 3)
+    got = select(tables, csr([[], [3], [3, 5, 9], [3, 5]]), [3, 5], hashed=0)
+    np.testing.assert_allclose(got.log_shares, np.log([20 / 2, 19 / 1, 1, 1]), rtol=1e-6)
 
 
 def test_select_cuts_long_buckets_to_a_window():
@@ -227,9 +253,12 @@ def test_shared_neurons_make_the_sum_of_exponentials_unbiased(rng):
     sums = np.zeros((steps, 3))
     for step in range(steps):
         shared = sample(step, units=units, count=20, distribution="uniform")
-        active, offsets = select(tables, labels, shared, step, hashed=40, bucket_size=20)
-        rows = active.entry_rows()
-        sums[step] = np.bincount(rows, weight[rows, active.ids] * np.exp(offsets), 3)
+        own, log_shares = select(tables, labels, shared, step, hashed=40, bucket_size=20)
+        active = ActiveSet(own, shared)
+        factors = active.join(np.ones(len(own.ids)), np.tile(np.exp(log_shares)[:, None], 20))
+        lists = active.distinct()
+        rows = lists.entry_rows()
+        sums[step] = np.bincount(rows, weight[rows, lists.ids] * factors[active.counted()], 3)
     error = sums.std(0) / np.sqrt(steps)
     assert (error < 0.02 * weight.sum(1)).all()
     assert (np.abs(sums.mean(0) - weight.sum(1)) < 4 * error).all()
