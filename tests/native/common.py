@@ -38,15 +38,10 @@ SHARED_COUNTS = (0, 1, 63, 64, 65, 130, -1)
 
 
 def random_active_set(
-    rng: np.random.Generator, rows: int, units: int, most: int, shared: int = -2
+    rng: np.random.Generator, rows: int, units: int, most: int, shared: int
 ) -> reference.ActiveSet:
-    """Up to `most` own neurons a row, and `shared` ones, half of them own ones of some row.
-
-    A number that differs from call to call if `shared` is -2.
-    """
+    """Up to `most` own neurons a row, and `shared` ones, half of them own ones of some row."""
     own = random_csr(rng, rows, units, most)
-    if shared == -2:
-        shared = int(rng.choice(SHARED_COUNTS))
     count = units if shared == -1 else min(shared, units)
     likely = np.unique(own.ids)
     likely = rng.choice(likely, min(count // 2, len(likely)), replace=False)

@@ -5,8 +5,16 @@ import pytest
 import tensorflow as tf
 
 from tests import reference
-from tests.native.common import SHAPES, WIDTHS, assert_within, floats, random_csr, to_tf
-from tests.reference import UNIT_ROUNDOFF, AdamSettings, AdamState, sum_bound
+from tests.native.common import (
+    SHAPES,
+    WIDTHS,
+    active_to_tf,
+    assert_within,
+    floats,
+    random_active_set,
+    values_to_tf,
+)
+from tests.reference import UNIT_ROUNDOFF, ActiveSet, AdamSettings, AdamState, csr, sum_bound
 from tf_dslide._native import ops
 
 SETTINGS = (
@@ -143,13 +151,16 @@ def test_row_adam_on_a_vector(rng, settings):
     variables.assert_equals(expected, settings, sizes, np.bincount(rows, minlength=40))
 
 
+@pytest.mark.parametrize("shared", [0, 1, 63, 300])
 @pytest.mark.parametrize(("rows", "units", "d"), ROW_CASES)
-def test_fused_adam_equals_gradient_and_adam(rng, rows, units, d):
+def test_fused_adam_equals_gradient_and_adam(rng, rows, units, d, shared):
     settings = AdamSettings(3, 0.05, 0.01)
-    active = random_csr(rng, rows, units, 20)
-    x, coef = floats(rng, rows, d), floats(rng, len(active.ids))
-    view = ops.transpose(to_tf(active), units)
-    parts = ops.RowGradientParts(tf.constant(x), tf.constant(coef), view)
+    # Shared neurons count as entries of all rows.
+    active = random_active_set(rng, rows, units, 20, shared)
+    lists = active.listed()
+    x, coef = floats(rng, rows, d), floats(rng, len(lists.ids))
+    view = ops.transpose(active_to_tf(active), units)
+    parts = ops.RowGradientParts(tf.constant(x), *values_to_tf(active, coef), view)
 
     fused, apart = Variables(rng, units, d), Variables(rng, units, d)
     for variable, value in zip(apart.variables, fused.start, strict=True):
@@ -160,11 +171,11 @@ def test_fused_adam_equals_gradient_and_adam(rng, rows, units, d):
     for one, two in zip(fused.state(), apart.state(), strict=True):
         assert bits_equal(one, two)
 
-    dense = reference.row_gradient(x, coef, active, units)
-    touched = np.unique(active.ids)
+    dense = reference.row_gradient(x, coef, lists, units)
+    touched = np.union1d(active.own.ids, active.shared)
     expected = reference.row_adam(fused.start, touched, dense[touched], settings)
-    sizes = reference.row_gradient(np.abs(x), np.abs(coef), active, units)
-    terms = np.bincount(active.ids, minlength=units)[:, None]
+    sizes = reference.row_gradient(np.abs(x), np.abs(coef), lists, units)
+    terms = np.bincount(lists.ids, minlength=units)[:, None]
     fused.assert_equals(expected, settings, sizes, terms)
     untouched = np.setdiff1d(np.arange(units), touched)
     for got, old in zip(fused.state(), fused.start, strict=True):
@@ -217,26 +228,28 @@ def test_gradient_may_be_the_variable_itself(rng):
     variables.assert_equals(expected, settings, np.abs(variables.start.weight))
 
 
-def test_adam_inside_a_graph_runs_once_and_in_order(rng):
+@pytest.mark.parametrize("shared", [[], [4, 17]])
+def test_adam_inside_a_graph_runs_once_and_in_order(rng, shared):
     variables = Variables(rng, 30, 7)
-    x, active = tf.constant(floats(rng, 2, 7)), to_tf(reference.csr([[0, 4], [4, 9]]))
+    x = tf.constant(floats(rng, 2, 7))
+    active = ActiveSet(csr([[0, 4], [4, 9]]), np.asarray(shared, np.int32))
+    given = active_to_tf(active)
 
     @tf.function
     def train(step):
         with tf.GradientTape() as tape:
-            before = ops.active_logits(x, ops.transpose(active, 30), variables.variables[0])
+            before = ops.active_logits(x, ops.transpose(given, 30), variables.variables[0])
         slices = tape.gradient(before, variables.variables[0])
         arguments = variables.arguments(AdamSettings(1, 0.1))._replace(step=step)
         ops.row_gradient_adam(arguments, ops.parts_of(slices))
-        after = ops.active_logits(x, ops.transpose(active, 30), variables.variables[0])
+        after = ops.active_logits(x, ops.transpose(given, 30), variables.variables[0])
         return before, after
 
     before, after = train(tf.constant(1, tf.int64))
-    rows = reference.csr([[0, 4], [4, 9]])
-    start = reference.active_logits(x.numpy(), rows, variables.start.weight)
-    np.testing.assert_allclose(before, start, rtol=1e-4, atol=1e-5)
-    now = reference.active_logits(x.numpy(), rows, variables.state().weight)
-    np.testing.assert_allclose(after, now, rtol=1e-4, atol=1e-5)
-    assert (np.abs(after - before) > 1e-4).all()
+    for got, state in ((before, variables.start), (after, variables.state())):
+        expected = reference.active_logits(x.numpy(), active.listed(), state.weight)
+        np.testing.assert_allclose(active.join(*map(np.array, got)), expected, rtol=1e-4, atol=1e-5)
+    for one, two in zip(before, after, strict=True):
+        assert (np.abs(one - two) > 1e-4).all()
     changed = np.flatnonzero((variables.state().weight != variables.start.weight).any(1))
-    np.testing.assert_array_equal(changed, [0, 4, 9])
+    np.testing.assert_array_equal(changed, np.union1d([0, 4, 9], shared))

@@ -8,52 +8,79 @@ from tests import reference
 from tests.native.common import (
     SHAPES,
     WIDTHS,
+    active_to_tf,
     assert_within,
     floats,
     labels_within,
-    random_csr,
+    random_active_set,
     slices_to_dense,
     to_tf,
+    values_to_numpy,
+    values_to_tf,
 )
-from tests.reference import csr, sum_bound
+from tests.reference import ActiveSet, csr, sum_bound
 from tf_dslide._native import ops
 
 
 class Problem:
-    """A batch, a layer and an active set between them."""
+    """A batch, a layer and an active set between them.
 
-    def __init__(self, rng, rows, units, d, most=40):
+    Values and bounds are those of `active.listed()`, where shared neurons stand in each row.
+    """
+
+    def __init__(self, rng, rows, units, d, shared=0, most=40):
         self.x = floats(rng, rows, d)
         self.kernel, self.bias = floats(rng, units, d), floats(rng, units)
-        self.active = random_csr(rng, rows, units, most)
-        self.coef = floats(rng, len(self.active.ids))
         self.kernel_variable, self.bias_variable = tf.Variable(self.kernel), tf.Variable(self.bias)
-        self.view = ops.transpose(to_tf(self.active), units)
+        self.set_active(rng, random_active_set(rng, rows, units, most, shared))
+
+    def set_active(self, rng, active):
+        self.active, self.listed = active, active.listed()
+        self.coef = floats(rng, len(self.listed.ids))
+        self.view = ops.transpose(active_to_tf(active), len(self.kernel))
+
+    def logits(self, x, bias=None):
+        return ops.active_logits(x, self.view, self.kernel_variable, bias)
+
+    def objective(self, logits):
+        """The logits' sum weighed by `coef`."""
+        products = zip(logits, values_to_tf(self.active, self.coef), strict=True)
+        return sum(tf.reduce_sum(logit * coef) for logit, coef in products)
 
     def logits_bound(self):
         sizes = reference.active_logits(
-            np.abs(self.x), self.active, np.abs(self.kernel), np.abs(self.bias)
+            np.abs(self.x), self.listed, np.abs(self.kernel), np.abs(self.bias)
         )
         return sum_bound(sizes, self.x.shape[1] + 1)
 
     def row_bound(self):
         """Error of sums over a row's entries of coef * kernel."""
-        sizes = reference.csr_mat_mul(np.abs(self.coef), self.active, np.abs(self.kernel))
+        sizes = reference.csr_mat_mul(np.abs(self.coef), self.listed, np.abs(self.kernel))
         # 16 more additions: the op may sum in slabs.
-        return sum_bound(sizes, 16 + np.diff(self.active.row_splits)[:, None])
+        return sum_bound(sizes, 16 + np.diff(self.listed.row_splits)[:, None])
 
     def neuron_bound(self):
         """Error of sums over a neuron's entries of coef * x."""
         units = len(self.kernel)
-        sizes = reference.row_gradient(np.abs(self.x), np.abs(self.coef), self.active, units)
-        counts = np.bincount(self.active.ids, minlength=units)
+        sizes = reference.row_gradient(np.abs(self.x), np.abs(self.coef), self.listed, units)
+        counts = np.bincount(self.listed.ids, minlength=units)
         return sum_bound(sizes, counts[:, None])
 
+    def neurons(self):
+        """Those whose weights have a gradient: shared ones also of an empty batch."""
+        return np.union1d(self.active.own.ids, self.active.shared)
 
-CASES = [(rows, units, 31) for rows, units in SHAPES] + [(130, 300, d) for d in WIDTHS]
+
+# All units are shared where that is not too many for the reference.
+CASES = [
+    *((*shape, 31, 0) for shape in SHAPES),
+    *((*shape, 31, -1 if shape[0] * shape[1] < 70_000 else 130) for shape in SHAPES),
+    *((130, 300, d, shared) for d in WIDTHS for shared in (1, 63, 130)),
+    *((65, 1000, 31, shared) for shared in (1, 63, 64, 65, 130)),
+]
 
 
-@pytest.fixture(params=CASES, ids=lambda case: "rows{}-units{}-d{}".format(*case))
+@pytest.fixture(params=CASES, ids=lambda case: "rows{}-units{}-d{}-shared{}".format(*case))
 def problem(request, rng):
     return Problem(rng, *request.param)
 
@@ -61,9 +88,9 @@ def problem(request, rng):
 def test_active_logits(problem):
     p = problem
     for bias, variable in ((None, None), (p.bias, p.bias_variable)):
-        logits = ops.active_logits(tf.constant(p.x), p.view, p.kernel_variable, variable)
-        expected = reference.active_logits(p.x, p.active, p.kernel, bias)
-        assert_within(logits, expected, p.logits_bound())
+        logits = p.logits(tf.constant(p.x), variable)
+        expected = reference.active_logits(p.x, p.listed, p.kernel, bias)
+        assert_within(values_to_numpy(p.active, logits), expected, p.logits_bound())
 
 
 def test_active_logits_gradients(problem):
@@ -71,35 +98,63 @@ def test_active_logits_gradients(problem):
     x = tf.constant(p.x)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        logits = ops.active_logits(x, p.view, p.kernel_variable, p.bias_variable)
-        objective = tf.reduce_sum(logits * p.coef)
+        objective = p.objective(p.logits(x, p.bias_variable))
     by_x, by_kernel, by_bias = tape.gradient(objective, [x, p.kernel_variable, p.bias_variable])
 
     units = len(p.kernel)
-    assert_within(by_x, reference.csr_mat_mul(p.coef, p.active, p.kernel), p.row_bound())
-    expected = reference.row_gradient(p.x, p.coef, p.active, units)
+    assert_within(by_x, reference.csr_mat_mul(p.coef, p.listed, p.kernel), p.row_bound())
+    expected = reference.row_gradient(p.x, p.coef, p.listed, units)
     assert_within(slices_to_dense(by_kernel, p.kernel.shape), expected, p.neuron_bound())
-    np.testing.assert_array_equal(by_kernel.indices, np.unique(p.active.ids))
-    sizes = reference.entry_sums(np.abs(p.coef), p.active, units)
-    bound = sum_bound(sizes, np.bincount(p.active.ids, minlength=units))
-    expected = reference.entry_sums(p.coef, p.active, units)
+    np.testing.assert_array_equal(by_kernel.indices, p.neurons())
+    sizes = reference.entry_sums(np.abs(p.coef), p.listed, units)
+    bound = sum_bound(sizes, np.bincount(p.listed.ids, minlength=units))
+    expected = reference.entry_sums(p.coef, p.listed, units)
     assert_within(slices_to_dense(by_bias, p.bias.shape), expected, bound)
+    np.testing.assert_array_equal(by_bias.indices, p.neurons())
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("part", ["own", "shared"])
+def test_gradients_of_one_part_of_the_logits(rng, part, in_graph):
+    # TensorFlow fills in the gradient of what nobody used.
+    p = Problem(rng, 20, 90, 9, shared=30)
+    parts = values_to_tf(p.active, p.coef)
+    coef = getattr(parts, part)
+    nothing = ops.ActiveLogits(*map(tf.zeros_like, parts))
+    p.coef = values_to_numpy(p.active, nothing._replace(**{part: coef}))
+
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            objective = tf.reduce_sum(getattr(p.logits(x, p.bias_variable), part) * coef)
+        return tape.gradient(objective, [x, p.kernel_variable, p.bias_variable])
+
+    by_x, by_kernel, by_bias = (tf.function(gradients) if in_graph else gradients)(tf.constant(p.x))
+    assert_within(by_x, reference.csr_mat_mul(p.coef, p.listed, p.kernel), p.row_bound())
+    expected = reference.row_gradient(p.x, p.coef, p.listed, 90)
+    assert_within(slices_to_dense(by_kernel, (90, 9)), expected, p.neuron_bound())
+    expected = reference.entry_sums(p.coef, p.listed, 90)
+    np.testing.assert_allclose(slices_to_dense(by_bias, (90,)), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_csr_mat_mul_and_its_gradients(problem):
     p = problem
+    rows = p.active.own
+    # The bounds of the own neurons alone.
+    p.coef, _ = p.active.split(p.coef)
+    p.listed = rows
     coef, upstream = tf.constant(p.coef), p.x
     with tf.GradientTape() as tape:
         tape.watch(coef)
-        y = ops.csr_mat_mul(coef, to_tf(p.active), p.kernel_variable)
+        y = ops.csr_mat_mul(coef, to_tf(rows), p.kernel_variable)
         objective = tf.reduce_sum(y * upstream)
     assert y.shape == p.x.shape
-    assert_within(y, reference.csr_mat_mul(p.coef, p.active, p.kernel), p.row_bound())
+    assert_within(y, reference.csr_mat_mul(p.coef, rows, p.kernel), p.row_bound())
 
     by_coef, by_kernel = tape.gradient(objective, [coef, p.kernel_variable])
-    expected = reference.active_logits(upstream, p.active, p.kernel)
+    expected = reference.active_logits(upstream, rows, p.kernel)
     assert_within(by_coef, expected, p.logits_bound())
-    expected = reference.row_gradient(upstream, p.coef, p.active, len(p.kernel))
+    expected = reference.row_gradient(upstream, p.coef, rows, len(p.kernel))
     assert_within(slices_to_dense(by_kernel, p.kernel.shape), expected, p.neuron_bound())
 
 
@@ -132,32 +187,50 @@ def test_gradients_that_are_not_finite_are_nobodys_input(rng, value):
     np.testing.assert_array_equal(np.isfinite(by_kernel.values).all(1), [True, False, True])
 
 
+@pytest.mark.parametrize("shared", [[], [0], [0, 5, 199]])
 @pytest.mark.parametrize("share", [0.02, 0.5])
-def test_one_neuron_may_hold_most_entries(rng, share):
+def test_one_neuron_may_hold_most_entries(rng, share, shared):
     # The sums by neuron are cut into slabs of about equal work; here one neuron fills several.
     p = Problem(rng, 130, 200, 9)
     rest = [np.flatnonzero(rng.random(199) < share) + 1 for _ in range(130)]
-    p.active = csr([np.concatenate([[0], ids[:3]]) for ids in rest])
-    p.coef = floats(rng, len(p.active.ids))
-    p.view = ops.transpose(to_tf(p.active), 200)
+    own = csr([np.concatenate([[0], ids[:3]]) for ids in rest])
+    p.set_active(rng, ActiveSet(own, np.asarray(shared)))
     x = tf.constant(p.x)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        objective = tf.reduce_sum(ops.active_logits(x, p.view, p.kernel_variable) * p.coef)
+        objective = p.objective(p.logits(x))
     by_x = tape.gradient(objective, x)
-    assert_within(by_x, reference.csr_mat_mul(p.coef, p.active, p.kernel), p.row_bound())
+    assert_within(by_x, reference.csr_mat_mul(p.coef, p.listed, p.kernel), p.row_bound())
 
 
-def test_row_gradient_remembers_its_parts(rng):
-    p = Problem(rng, 20, 30, 9)
+@pytest.mark.parametrize("shared", [[], [3], range(70), range(200)])
+def test_rows_may_have_no_own_neurons(rng, shared):
+    p = Problem(rng, 65, 200, 9)
+    p.set_active(rng, ActiveSet(csr([[]] * 65), np.asarray(shared, np.int32)))
+    x = tf.constant(p.x)
     with tf.GradientTape() as tape:
-        logits = ops.active_logits(tf.constant(p.x), p.view, p.kernel_variable)
-        objective = tf.reduce_sum(logits * p.coef)
+        tape.watch(x)
+        logits = p.logits(x, p.bias_variable)
+        objective = p.objective(logits)
+    expected = reference.active_logits(p.x, p.listed, p.kernel, p.bias)
+    assert_within(values_to_numpy(p.active, logits), expected, p.logits_bound())
+    by_x, by_kernel = tape.gradient(objective, [x, p.kernel_variable])
+    assert_within(by_x, reference.csr_mat_mul(p.coef, p.listed, p.kernel), p.row_bound())
+    expected = reference.row_gradient(p.x, p.coef, p.listed, 200)
+    assert_within(slices_to_dense(by_kernel, (200, 9)), expected, p.neuron_bound())
+
+
+@pytest.mark.parametrize("shared", [0, 12])
+def test_row_gradient_remembers_its_parts(rng, shared):
+    p = Problem(rng, 20, 30, 9, shared)
+    with tf.GradientTape() as tape:
+        objective = p.objective(p.logits(tf.constant(p.x)))
     slices = tape.gradient(objective, p.kernel_variable)
     parts = ops.parts_of(slices)
     assert ops.parts_of(tf.IndexedSlices(slices.values, slices.indices)) is None
     np.testing.assert_array_equal(parts.x, p.x)
-    np.testing.assert_array_equal(parts.coef, p.coef)
+    coef = values_to_numpy(p.active, ops.ActiveLogits(parts.coef, parts.shared_coef))
+    np.testing.assert_array_equal(coef, p.coef)
     again = ops.row_gradient(parts, ops.handle(p.kernel_variable))
     np.testing.assert_array_equal(again.values, slices.values)
     # So does the gradient of a loss that was scaled up against underflow.
@@ -167,23 +240,24 @@ def test_row_gradient_remembers_its_parts(rng):
     np.testing.assert_array_equal(again.values, quarter.values)
 
 
-def test_gradients_equal_finite_differences_with_the_active_set_held(rng):
+@pytest.mark.parametrize("shared", [0, 1, 7, -1])
+def test_gradients_equal_finite_differences_with_the_active_set_held(rng, shared):
     """The loss over an active set, by central differences of the float64 reference."""
-    p = Problem(rng, 6, 12, 5, most=8)
-    labels = labels_within(rng, p.active)
+    p = Problem(rng, 6, 12, 5, shared, most=8)
+    labels = labels_within(rng, p.active.own)
     upstream = floats(rng, 6)
     x = tf.constant(p.x)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        logits = ops.active_logits(x, p.view, p.kernel_variable, p.bias_variable)
-        loss = ops.softmax_crossentropy(logits, to_tf(p.active), to_tf(labels))
+        logits = p.logits(x, p.bias_variable)
+        loss = ops.softmax_crossentropy(logits, active_to_tf(p.active), to_tf(labels))
         objective = tf.reduce_sum(loss * upstream)
     by_x, by_kernel, by_bias = tape.gradient(objective, [x, p.kernel_variable, p.bias_variable])
     got = (by_x, slices_to_dense(by_kernel, (12, 5)), slices_to_dense(by_bias, (12,)))
 
     def value(arrays):
-        logits = reference.active_logits(arrays[0], p.active, arrays[1], arrays[2])
-        return reference.softmax_crossentropy(logits, p.active, labels)[0] @ upstream
+        logits = reference.active_logits(arrays[0], p.listed, arrays[1], arrays[2])
+        return reference.active_crossentropy(logits, p.active, labels)[0] @ upstream
 
     arrays = [a.astype(np.float64) for a in (p.x, p.kernel, p.bias)]
     np.testing.assert_allclose(objective, value(arrays), rtol=1e-5)
@@ -202,57 +276,64 @@ def test_gradients_equal_finite_differences_with_the_active_set_held(rng):
 
 @pytest.mark.parametrize("size", [1e-20, 1e4, 1e18])
 def test_products_of_very_small_and_large_numbers(rng, size):
-    p = Problem(rng, 65, 64, 31)
+    p = Problem(rng, 65, 64, 31, shared=20)
     p.x *= np.float32(size)
-    logits = ops.active_logits(tf.constant(p.x), p.view, p.kernel_variable, p.bias_variable)
-    expected = reference.active_logits(p.x, p.active, p.kernel, p.bias)
-    assert_within(logits, expected, p.logits_bound())
+    logits = p.logits(tf.constant(p.x), p.bias_variable)
+    expected = reference.active_logits(p.x, p.listed, p.kernel, p.bias)
+    assert_within(values_to_numpy(p.active, logits), expected, p.logits_bound())
 
 
 def test_logits_of_a_sample_do_not_depend_on_its_batch(rng):
     # Ranks, batches and threads must see the same number for one sample and one neuron.
-    p = Problem(rng, 65, 64, 31)
-    together = ops.active_logits(tf.constant(p.x), p.view, p.kernel_variable, p.bias_variable)
-    for row in (0, 1, 40, 64):
-        view = ops.transpose(to_tf(csr([p.active.row(row)])), 64)
-        alone = ops.active_logits(
-            tf.constant(p.x[row : row + 1]), view, p.kernel_variable, p.bias_variable
-        )
-        entries = slice(*p.active.row_splits[row : row + 2])
-        np.testing.assert_array_equal(alone, together[entries])
+    p = Problem(rng, 131, 300, 31, shared=130)
+    own, shared = p.logits(tf.constant(p.x), p.bias_variable)
+    for row in (0, 1, 40, 64, 129, 130):
+        active = ActiveSet(csr([p.active.own.row(row)]), p.active.shared)
+        view = ops.transpose(active_to_tf(active), 300)
+        x = tf.constant(p.x[row : row + 1])
+        alone = ops.active_logits(x, view, p.kernel_variable, p.bias_variable)
+        entries = slice(*p.active.own.row_splits[row : row + 2])
+        np.testing.assert_array_equal(alone.own, own[entries])
+        np.testing.assert_array_equal(alone.shared[0], shared[row])
 
 
 def test_products_inside_a_graph_of_unknown_sizes(rng):
-    p = Problem(rng, 20, 30, 9)
+    p = Problem(rng, 20, 30, 9, shared=12)
 
     @tf.function(
         input_signature=[
             tf.TensorSpec([None, 9]),
             tf.TensorSpec([None], tf.int64),
             tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None], tf.int32),
             tf.TensorSpec([None]),
+            tf.TensorSpec([None, None]),
         ]
     )
-    def gradients(x, splits, ids, coef):
-        active = ops.Csr(splits, ids)
+    def gradients(x, splits, ids, shared, coef, shared_coef):
+        active = ops.ActiveSet(ops.Csr(splits, ids), shared)
         with tf.GradientTape() as tape:
             tape.watch([x, coef])
             view = ops.transpose(active, 30)
             logits = ops.active_logits(x, view, p.kernel_variable, p.bias_variable)
-            assert logits.shape.rank == 1
-            y = ops.csr_mat_mul(coef, active, p.kernel_variable)
+            assert (logits.own.shape.rank, logits.shared.shape.rank) == (1, 2)
+            y = ops.csr_mat_mul(coef, active.own, p.kernel_variable)
             assert y.shape.as_list() == [None, 9]
-            objective = tf.reduce_sum(logits * coef) + tf.reduce_sum(y * x)
+            objective = tf.reduce_sum(logits.own * coef) + tf.reduce_sum(y * x)
+            objective += tf.reduce_sum(logits.shared * shared_coef)
         return tape.gradient(objective, [x, p.kernel_variable, p.bias_variable])
 
-    by_x, by_kernel, by_bias = gradients(p.x, *to_tf(p.active), p.coef)
-    assert_within(by_x, 2 * reference.csr_mat_mul(p.coef, p.active, p.kernel), 2 * p.row_bound())
+    own, shared = active_to_tf(p.active)
+    by_x, by_kernel, by_bias = gradients(p.x, *own, shared, *values_to_tf(p.active, p.coef))
+    # The own neurons' entries are in both products.
+    twice = p.active.join(np.full(len(p.active.own.ids), 2), np.ones((20, 12))) * p.coef
+    assert_within(by_x, reference.csr_mat_mul(twice, p.listed, p.kernel), 2 * p.row_bound())
     kernel = tf.convert_to_tensor(by_kernel)
-    expected = 2 * reference.row_gradient(p.x, p.coef, p.active, 30)
+    expected = reference.row_gradient(p.x, twice, p.listed, 30)
     assert_within(kernel, expected, 3 * p.neuron_bound())
     np.testing.assert_allclose(
         slices_to_dense(by_bias, (30,)),
-        reference.entry_sums(p.coef, p.active, 30),
+        reference.entry_sums(p.coef, p.listed, 30),
         rtol=1e-5,
         atol=1e-5,
     )
@@ -261,28 +342,26 @@ def test_products_inside_a_graph_of_unknown_sizes(rng):
 def test_products_of_keras_variables(rng):
     import keras
 
-    p = Problem(rng, 20, 30, 9)
+    p = Problem(rng, 20, 30, 9, shared=12)
     kernel, bias = keras.Variable(p.kernel), keras.Variable(p.bias)
     with tf.GradientTape() as tape:
         logits = ops.active_logits(tf.constant(p.x), p.view, kernel, bias)
-        objective = tf.reduce_sum(logits * p.coef)
-    assert_within(
-        logits, reference.active_logits(p.x, p.active, p.kernel, p.bias), p.logits_bound()
-    )
+        objective = p.objective(logits)
+    expected = reference.active_logits(p.x, p.listed, p.kernel, p.bias)
+    assert_within(values_to_numpy(p.active, logits), expected, p.logits_bound())
     by_kernel = tape.gradient(objective, kernel.value)
-    expected = reference.row_gradient(p.x, p.coef, p.active, 30)
+    expected = reference.row_gradient(p.x, p.coef, p.listed, 30)
     assert_within(slices_to_dense(by_kernel, (30, 9)), expected, p.neuron_bound())
 
 
 def test_reading_and_writing_keep_their_order_inside_a_graph(rng):
-    p = Problem(rng, 4, 5, 3, most=5)
+    p = Problem(rng, 4, 5, 3, shared=3, most=5)
 
     @tf.function
     def before_and_after():
-        before = ops.active_logits(p.x, p.view, p.kernel_variable)
+        before = p.logits(p.x)
         p.kernel_variable.assign(2 * p.kernel)
-        after = ops.active_logits(p.x, p.view, p.kernel_variable)
-        return before, after
+        return before, p.logits(p.x)
 
-    before, after = before_and_after()
-    np.testing.assert_array_equal(2 * before, after)
+    for before, after in zip(*before_and_after(), strict=True):
+        np.testing.assert_array_equal(2 * before, after)

@@ -5,127 +5,221 @@ import pytest
 import tensorflow as tf
 
 from tests import reference
-from tests.native.common import SHAPES, assert_within, floats, labels_within, random_csr, to_tf
-from tests.reference import UNIT_ROUNDOFF, csr
+from tests.native.common import (
+    SHAPES,
+    SHARED_COUNTS,
+    active_to_tf,
+    assert_within,
+    floats,
+    labels_within,
+    random_active_set,
+    to_tf,
+    values_to_numpy,
+    values_to_tf,
+)
+from tests.reference import UNIT_ROUNDOFF, ActiveSet, csr
 from tf_dslide._native import ops
 
+NOTHING_SHARED = np.zeros(0, np.int32)
 
+
+def only_own(*rows):
+    """An active set without shared neurons."""
+    return ActiveSet(csr(rows), NOTHING_SHARED)
+
+
+# Logits and gradients are those of `active.listed()`, where shared neurons stand in each row.
 def loss_and_gradient(logits, active, labels, upstream=None):
-    logits = tf.constant(logits, tf.float32)
+    logits = values_to_tf(active, np.asarray(logits, np.float32))
     with tf.GradientTape() as tape:
         tape.watch(logits)
-        loss = ops.softmax_crossentropy(logits, to_tf(active), to_tf(labels))
-    return loss.numpy(), tape.gradient(loss, logits, output_gradients=upstream).numpy()
+        loss = ops.softmax_crossentropy(logits, active_to_tf(active), to_tf(labels))
+    gradient = tape.gradient(loss, logits, output_gradients=upstream)
+    return loss.numpy(), values_to_numpy(active, gradient)
 
 
 def gradient_bound(active):
     """Error of a softmax probability: exp is good to 2 roundings, n terms are summed."""
-    return (np.diff(active.row_splits) + 8)[active.entry_rows()] * UNIT_ROUNDOFF
+    lists = active.listed()
+    return (np.diff(lists.row_splits) + 8)[lists.entry_rows()] * UNIT_ROUNDOFF
 
 
+shared_case = pytest.mark.parametrize("shared", SHARED_COUNTS)
+
+
+@shared_case
 @pytest.mark.parametrize(("rows", "units"), SHAPES)
 @pytest.mark.parametrize("size", [0.1, 3.0, 1e4])
-def test_softmax_crossentropy(rng, rows, units, size):
-    active = random_csr(rng, rows, units, 200)
-    labels = labels_within(rng, active)
-    logits = np.float32(size) * floats(rng, len(active.ids))
+def test_softmax_crossentropy(rng, rows, units, size, shared):
+    active = random_active_set(rng, rows, units, 200, shared)
+    lists, labels = active.listed(), labels_within(rng, active.own)
+    logits = np.float32(size) * floats(rng, len(lists.ids))
     upstream = floats(rng, rows)
     loss, gradient = loss_and_gradient(logits, active, labels, tf.constant(upstream))
-    expected, by_logit = reference.softmax_crossentropy(logits, active, labels)
+    expected, by_logit = reference.active_crossentropy(logits, active, labels)
     # The sum of exponentials is float32: its relative error is an absolute one of its logarithm.
-    bound = (np.diff(active.row_splits) + 8) * UNIT_ROUNDOFF + 2 * UNIT_ROUNDOFF * expected
+    bound = (np.diff(lists.row_splits) + 8) * UNIT_ROUNDOFF + 2 * UNIT_ROUNDOFF * expected
     assert_within(loss, expected, bound)
-    upstream = upstream[active.entry_rows()]
+    upstream = upstream[lists.entry_rows()]
     assert_within(gradient, by_logit * upstream, gradient_bound(active) * np.abs(upstream))
+    assert not gradient[~active.counted()].any()
 
 
-def test_softmax_over_many_neurons(rng):
-    active = csr([np.arange(100_003), np.arange(0, 100_003, 2)])
+@pytest.mark.parametrize("shared", [[], range(0, 100_003, 3), range(100_003)])
+def test_softmax_over_many_neurons(rng, shared):
+    own = csr([np.arange(100_003), np.arange(0, 100_003, 2)])
+    active = ActiveSet(own, np.asarray(shared, np.int32))
     labels = csr([[5, 99_999, 100_002], [0, 2]])
-    logits = floats(rng, len(active.ids))
+    logits = floats(rng, len(active.listed().ids))
     loss, gradient = loss_and_gradient(logits, active, labels)
-    expected, by_logit = reference.softmax_crossentropy(logits, active, labels)
+    expected, by_logit = reference.active_crossentropy(logits, active, labels)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
     np.testing.assert_allclose(gradient, by_logit, rtol=2e-5, atol=1e-12)
 
 
-def test_small_probabilities_keep_their_relative_precision(rng):
+@pytest.mark.parametrize("own", [999, 500, 1])
+def test_small_probabilities_keep_their_relative_precision(own):
     # 60 below the top: about 1e-26. Relative error, since a gradient row may hold nothing else.
     gaps = np.linspace(0, 80, 999, dtype=np.float32)
-    active, labels = csr([np.arange(999)]), csr([[0]])
+    active, labels = ActiveSet(csr([np.arange(own)]), np.arange(own, 999)), csr([[0]])
     _, gradient = loss_and_gradient(-gaps, active, labels)
-    _, expected = reference.softmax_crossentropy(-gaps, active, labels)
+    _, expected = reference.active_crossentropy(-gaps, active, labels)
     np.testing.assert_allclose(gradient[1:], expected[1:], rtol=1e-6)
 
 
+def test_a_shared_neuron_that_is_a_rows_own_counts_once():
+    # Whatever its logit among the shared ones, infinite ones too: the sampler may shift it.
+    active, labels = ActiveSet(csr([[1, 3], [0]]), np.array([1, 2])), csr([[1], [0]])
+    wanted, slopes = loss_and_gradient([1, 2, 9, 3, 4, 5, 6], active, labels)
+    np.testing.assert_allclose(wanted[0], np.log(1 + np.exp(1) + np.exp(2)), rtol=1e-6)
+    assert slopes[2] == 0
+    for shared_logit in (-1e30, 3e38, np.inf, -np.inf, np.nan):
+        loss, gradient = loss_and_gradient([1, 2, shared_logit, 3, 4, 5, 6], active, labels)
+        np.testing.assert_array_equal(loss, wanted)
+        np.testing.assert_array_equal(gradient, slopes)
+
+
+def test_shared_neurons_count_as_own_ones_do(rng):
+    # The same neurons, once as own ones and once shared.
+    ids, logits = np.arange(3, 203, 2), floats(rng, 100)
+    split = ActiveSet(csr([ids[:30]]), ids[30:])
+    for labels in (csr([ids[:1]]), csr([ids[10:30]])):
+        loss, gradient = loss_and_gradient(logits, only_own(ids), labels)
+        other_loss, other_gradient = loss_and_gradient(logits, split, labels)
+        np.testing.assert_allclose(other_loss, loss, rtol=1e-6)
+        np.testing.assert_allclose(other_gradient, gradient, rtol=1e-5, atol=1e-8)
+
+
 def test_rows_without_labels_have_no_loss_and_no_gradient(rng):
-    active, labels = csr([[0, 3], [1, 2], []]), csr([[], [2], []])
-    loss, gradient = loss_and_gradient(floats(rng, 4), active, labels)
-    assert loss[0] == loss[2] == 0
-    assert loss[1] > 0
-    np.testing.assert_array_equal(gradient[:2], [0, 0])
-    assert (gradient[2:] != 0).all()
+    labels = csr([[], [2], []])
+    for shared in ([], [3, 5]):
+        active = ActiveSet(csr([[0, 3], [1, 2], []]), np.asarray(shared, np.int32))
+        loss, gradient = loss_and_gradient(floats(rng, 4 + 3 * len(shared)), active, labels)
+        assert loss[0] == loss[2] == 0
+        assert loss[1] > 0
+        rows = active.listed().entry_rows()
+        assert not gradient[rows != 1].any()
+        assert (gradient[rows == 1] != 0).all()
 
 
-def test_one_neuron_has_probability_one():
-    loss, gradient = loss_and_gradient([-123.25], csr([[7]]), csr([[7]]))
+def test_nan_without_a_label_is_nobodys_loss():
+    active, labels = ActiveSet(csr([[0], [0]]), np.array([1])), csr([[], [0]])
+    loss, gradient = loss_and_gradient([np.nan, np.nan, 1, 1], active, labels)
+    np.testing.assert_allclose(loss, [0, np.log(2)], rtol=1e-6)
+    np.testing.assert_allclose(gradient, [0, 0, -0.5, 0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [[], [7]])
+def test_one_neuron_has_probability_one(shared):
+    active = ActiveSet(csr([[7]]), np.asarray(shared, np.int32))
+    loss, gradient = loss_and_gradient([-123.25] * (1 + len(shared)), active, csr([[7]]))
     np.testing.assert_array_equal(loss, [0])
-    np.testing.assert_array_equal(gradient, [0])
+    np.testing.assert_array_equal(gradient, np.zeros(1 + len(shared)))
 
 
-def test_extreme_logits_stay_finite():
+@pytest.mark.parametrize("own", [3, 2])
+def test_extreme_logits_stay_finite(own):
+    # Neurons 0 to 2, all of them a row's own or the last one shared.
     top = np.finfo(np.float32).max
-    logits = [1e4, -1e4, 0, top, -top, 3, -np.inf, 5, 5]
-    active, labels = csr([[0, 1, 2], [0, 1, 2], [0, 1, 2]]), csr([[0], [0], [1, 2]])
+    logits = [1e4, -1e4, 0, top, -top, 3, 5, 5, -np.inf]
+    labels = csr([[0], [0], [0, 1]])
+    active = ActiveSet(csr([range(own)] * 3), np.arange(own, 3))
     loss, gradient = loss_and_gradient(logits, active, labels)
     np.testing.assert_allclose(loss, [0, 0, np.log(2)], rtol=1e-6)
-    np.testing.assert_allclose(gradient, [0] * 7 + [0, 0], atol=1e-7)
-    loss, gradient = loss_and_gradient([1e4, -1e4, 0], csr([[0, 1, 2]]), csr([[1]]))
+    np.testing.assert_allclose(gradient, [0] * 9, atol=1e-7)
+    alone = ActiveSet(csr([range(own)]), np.arange(own, 3))
+    loss, gradient = loss_and_gradient([1e4, -1e4, 0], alone, csr([[1]]))
     np.testing.assert_allclose(loss, [2e4], rtol=1e-6)
     np.testing.assert_allclose(gradient, [1, -1, 0], atol=1e-7)
+    # The largest logit may be a shared one.
+    loss, gradient = loss_and_gradient([0, -1e4, 1e4], alone, csr([[1]]))
+    np.testing.assert_allclose(loss, [2e4], rtol=1e-6)
+    np.testing.assert_allclose(gradient, [0, -1, 1], atol=1e-7)
 
 
 @pytest.mark.parametrize("bits", [0x7FC00000, 0xFFC00000, 0x7FC00001, 0x7F800001])
-@pytest.mark.parametrize("place", [0, 5, 100])
-def test_nan_logits_give_nan(bits, place):
+@pytest.mark.parametrize("place", [0, 5, 60, 100])
+@pytest.mark.parametrize("own", [101, 50])
+def test_nan_logits_give_nan(bits, place, own):
     # Also with a payload: the exponential works on bits.
     logits = np.zeros(101, np.float32)
     logits.view(np.uint32)[place] = bits
-    loss, gradient = loss_and_gradient(logits, csr([np.arange(101)]), csr([[3]]))
+    active = ActiveSet(csr([np.arange(own)]), np.arange(own, 101))
+    loss, gradient = loss_and_gradient(logits, active, csr([[3]]))
     assert np.isnan(loss).all()
     assert np.isnan(gradient).any()
 
 
+@pytest.mark.parametrize("shared", [[], [2, 9]])
 @pytest.mark.parametrize("labels", [[[], [2], [0, 4]], [[], [0, 1, 3, 4], [0]], [[1], [9], [5]]])
-def test_softmax_names_the_first_row_whose_label_is_not_active(labels):
-    active = csr([[], [0, 1, 3], [0, 4]])
-    bad = next(row for row in range(3) if not np.isin(csr(labels).row(row), active.row(row)).all())
-    for logits in (np.zeros(5), np.full(5, np.nan)):
+def test_softmax_names_the_first_row_whose_label_is_not_its_own(labels, shared):
+    # Nor is a label that is only among the shared neurons.
+    active = ActiveSet(csr([[], [0, 1, 3], [0, 4]]), np.asarray(shared, np.int32))
+    own = [active.own.row(row) for row in range(3)]
+    bad = next(row for row in range(3) if not np.isin(csr(labels).row(row), own[row]).all())
+    for logit in (0.0, np.nan):
+        logits = np.full(5 + 3 * len(shared), logit)
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"row {bad} has a label"):
             loss_and_gradient(logits, active, csr(labels))
 
 
+# The best of each row.
+def top_k(logits, active, k):
+    ids, scores = ops.active_top_k(values_to_tf(active, logits), active_to_tf(active), k)
+    assert (ids.dtype, scores.dtype) == (tf.int32, tf.float32)
+    return ids.numpy(), scores.numpy()
+
+
+@shared_case
 @pytest.mark.parametrize(("rows", "units"), SHAPES)
 @pytest.mark.parametrize("k", [1, 5, 70])
-def test_csr_top_k(rng, rows, units, k):
-    active = random_csr(rng, rows, units, 60)
+def test_active_top_k(rng, rows, units, k, shared):
+    active = random_active_set(rng, rows, units, 60, shared)
     # Few distinct values: many ties.
-    logits = rng.integers(-3, 4, len(active.ids)).astype(np.float32)
-    ids, scores = ops.csr_top_k(tf.constant(logits), to_tf(active), k)
-    expected_ids, expected_scores = reference.csr_top_k(logits, active, k)
-    np.testing.assert_array_equal(ids, expected_ids)
-    np.testing.assert_array_equal(scores, expected_scores)
+    logits = rng.integers(-3, 4, len(active.listed().ids)).astype(np.float32)
+    for got, expected in zip(
+        top_k(logits, active, k), reference.active_top_k(logits, active, k), strict=True
+    ):
+        np.testing.assert_array_equal(got, expected)
 
 
-def test_csr_top_k_orders_infinities_and_zeros():
-    logits = tf.constant([-np.inf, 0.0, np.inf, -0.0, -np.inf])
-    ids, scores = ops.csr_top_k(logits, to_tf(csr([[1, 2, 4, 6, 9]])), 5)
+# A shared neuron whose logit is -infinity, as a masked unit's is, is taken for one that is own.
+masked = pytest.mark.xfail(reason="ActiveTopK drops shared neurons of -infinity", strict=True)
+
+
+@pytest.mark.parametrize("own", [5, pytest.param(3, marks=masked), pytest.param(0, marks=masked)])
+def test_active_top_k_orders_infinities_and_zeros(own):
+    logits = np.asarray([-np.inf, 0.0, np.inf, -0.0, -np.inf], np.float32)
+    neurons = np.array([1, 2, 4, 6, 9])
+    active = ActiveSet(csr([neurons[:own]]), neurons[own:])
+    ids, scores = top_k(logits, active, 5)
     np.testing.assert_array_equal(ids, [[4, 2, 6, 1, 9]])
     np.testing.assert_array_equal(scores, [[np.inf, 0, 0, -np.inf, -np.inf]])
 
 
-def test_csr_top_k_survives_nan(rng):
+@pytest.mark.parametrize("own", [300, 100, 0])
+def test_active_top_k_survives_nan(rng, own):
     logits = floats(rng, 300)
     logits[::7] = np.nan
-    ids, _ = ops.csr_top_k(tf.constant(logits), to_tf(csr([np.arange(300)])), 300)
+    ids, _ = top_k(logits, ActiveSet(csr([np.arange(own)]), np.arange(own, 300)), 300)
     np.testing.assert_array_equal(np.sort(ids[0]), np.arange(300))
