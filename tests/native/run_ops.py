@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests import reference
-from tests.reference import AdamSettings, AdamState, Csr
+from tests.reference import ActiveSet, AdamSettings, AdamState, Csr
 
 Array = np.ndarray
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ ADAM = AdamSettings(3, 0.01, weight_decay=0.1)
 
 @cache
 def inputs() -> dict[str, Any]:
-    """What all runs share."""
+    """What all runs share. `coef` has a number for each of `active.listed()`."""
     rng = np.random.default_rng(5)
 
     def floats(*shape: int) -> Array:
@@ -36,17 +36,19 @@ def inputs() -> dict[str, Any]:
         sizes = rng.integers(0, most, ROWS)
         return reference.csr([np.sort(rng.choice(UNITS, size, replace=False)) for size in sizes])
 
-    active = csr(250)
-    labels = reference.csr([active.row(row)[:3] for row in range(ROWS)])
+    own = csr(250)
+    # More than two blocks of shared neurons, 100 of them own ones of some row.
+    shared = np.append(np.unique(own.ids)[::50][:100], rng.integers(0, UNITS, 60))
+    active = ActiveSet(own, np.unique(shared).astype(np.int32))
+    labels = reference.csr([own.row(row)[:3] for row in range(ROWS)])
     return {
         "x": floats(ROWS, D),
         "kernel": floats(UNITS, D),
         "bias": floats(UNITS),
         "active": active,
         "labels": labels,
-        "coef": floats(len(active.ids)),
+        "coef": floats(len(active.listed().ids)),
         "upstream": floats(ROWS),
-        "shared": np.arange(0, UNITS, 50),
         "state": AdamState(floats(FEATURES), floats(FEATURES), np.square(floats(FEATURES))),
         "gradient": floats(FEATURES),
         "repeated_rows": rng.integers(0, UNITS, 3001),
@@ -58,14 +60,14 @@ def run() -> dict[str, Array]:
     """The results of all ops."""
     import tensorflow as tf
 
-    from tests.native.common import to_tf
+    from tests.native.common import active_to_tf, to_tf, values_to_numpy, values_to_tf
     from tf_dslide._native import ops
 
     given = inputs()
     x, upstream = tf.constant(given["x"]), tf.constant(given["upstream"])
     kernel, bias = tf.Variable(given["kernel"]), tf.Variable(given["bias"])
-    active, labels = to_tf(given["active"]), to_tf(given["labels"])
-    coef = tf.constant(given["coef"])
+    active, labels = active_to_tf(given["active"]), to_tf(given["labels"])
+    coef = values_to_tf(given["active"], given["coef"])
     results: dict[str, Any] = {}
 
     index, value = ops.sim_hash_parameters(1, D, BITS * TABLES, 22)
@@ -76,43 +78,44 @@ def run() -> dict[str, Array]:
     tables = ops.build_tables(results["sim_codes"], 2**BITS)
     results |= {"bucket_ptr": tables[0], "neuron_ids": tables[1]}
     row_codes = ops.sim_hash_codes(x, index, value, BITS, TABLES)
-    step, shared = tf.constant(4, tf.int64), tf.constant(given["shared"], tf.int32)
+    step, shared = tf.constant(4, tf.int64), active.shared
     for name, bucket_size in (("whole", 10**6), ("cut", 20)):
-        selected, offsets = ops.select_from_tables(
+        own, log_shares = ops.select_from_tables(
             row_codes, *tables, labels, shared, step, hashed=300, bucket_size=bucket_size, seed=2
         )
-        results |= {f"{name}_splits": selected.row_splits, f"{name}_ids": selected.ids}
-        results[f"{name}_offsets"] = offsets
+        results |= {f"{name}_splits": own.row_splits, f"{name}_ids": own.ids}
+        results[f"{name}_log_shares"] = log_shares
     results["row_codes"] = row_codes
     for distribution in ("uniform", "log_uniform"):
         results[distribution] = ops.sample_neurons(
             step, units=UNITS, count=700, distribution=distribution, seed=2
         )
-    results["union"] = ops.union_with_labels(results["uniform"], labels).ids
 
     view = ops.transpose(active, UNITS)
     results |= {f"view_{name}": tensor for name, tensor in view._asdict().items()}
     with tf.GradientTape(persistent=True) as tape:
-        tape.watch([x, coef])
+        tape.watch([x, coef.own])
         logits = ops.active_logits(x, view, kernel, bias)
         tape.watch(logits)
         loss = ops.softmax_crossentropy(logits, active, labels)
-        y = ops.csr_mat_mul(coef, active, kernel)
+        y = ops.csr_mat_mul(coef.own, active.own, kernel)
         full = ops.full_crossentropy(x, labels, kernel, bias)
-    results |= {"logits": logits, "loss": loss, "y": y, "full": full}
-    results["loss_by_logits"] = tape.gradient(loss, logits, upstream)
+    results |= {"loss": loss, "y": y, "full": full}
+    by_logits = tape.gradient(loss, logits, upstream)
+    for name, values in (("logits", logits), ("loss_by_logits", by_logits)):
+        results[name] = values_to_numpy(given["active"], values)
     for name, target, out, wanted in (
         ("logits", logits, coef, (x, kernel, bias)),
-        ("y", y, x, (coef, kernel)),
+        ("y", y, x, (coef.own, kernel)),
         ("full", full, upstream, (x, kernel, bias)),
     ):
         gradients = tape.gradient(target, wanted, out)
         for number, gradient in enumerate(gradients):
             results[f"{name}_gradient_{number}"] = tf.convert_to_tensor(gradient)
-    results["csr_top_ids"], results["csr_top_scores"] = ops.csr_top_k(logits, active, 7)
+    results["active_top_ids"], results["active_top_scores"] = ops.active_top_k(logits, active, 7)
     results["top_ids"], results["top_scores"] = ops.top_k(x, kernel, bias, 7)
 
-    results |= _adam(tf, ops, ops.RowGradientParts(x, coef, view))
+    results |= _adam(tf, ops, ops.RowGradientParts(x, *coef, view))
     return {name: np.asarray(result) for name, result in results.items()}
 
 

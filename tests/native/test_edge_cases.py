@@ -7,8 +7,16 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from tests import reference
-from tests.native.common import assert_within, lists, slices_to_dense, to_tf
-from tests.reference import AdamSettings, AdamState, csr, sum_bound
+from tests.native.common import (
+    active_to_tf,
+    assert_within,
+    lists,
+    slices_to_dense,
+    to_numpy,
+    to_tf,
+    values_to_numpy,
+)
+from tests.reference import ActiveSet, AdamSettings, AdamState, Selection, csr, sum_bound
 from tf_dslide._native import ops
 
 # No deadline: the first call of an op pays for its set-up.
@@ -33,15 +41,25 @@ def arrays(draw, *shape):
 
 
 @st.composite
+def shared_neurons(draw, own, units):
+    """None, any, only own neurons of some row, or all units."""
+    some = st.sets(st.integers(0, units - 1), max_size=20).map(sorted)
+    owned = st.just(np.unique(own.ids)[::2])
+    shared = draw(st.one_of(st.just([]), some, some, owned, st.just(range(units))))
+    return np.asarray(shared, np.int32)
+
+
+@st.composite
 def problems(draw):
     """x, kernel, bias, an active set and labels within it."""
     units, d = draw(st.integers(1, 80)), draw(st.integers(1, 10))
-    active = csr(draw(id_lists(units)))
+    own = csr(draw(id_lists(units)))
     labels = [
         sorted(draw(st.sets(st.sampled_from(row), max_size=4))) if row else []
-        for row in reference.to_lists(active)
+        for row in reference.to_lists(own)
     ]
-    x, kernel = draw(arrays(active.rows, d)), draw(arrays(units, d))
+    active = ActiveSet(own, draw(shared_neurons(own, units)))
+    x, kernel = draw(arrays(own.rows, d)), draw(arrays(units, d))
     return x, kernel, draw(arrays(units)), active, csr(labels)
 
 
@@ -65,13 +83,14 @@ def test_labels_with_padding_and_repetition(case):
 @hypothesis.given(problems())
 def test_transposing_twice_changes_nothing(problem):
     _, kernel, _, active, _ = problem
-    view = ops.transpose(to_tf(active), len(kernel))
+    view = ops.transpose(active_to_tf(active), len(kernel))
     for got, expected in zip(view, reference.transpose(active), strict=True):
         np.testing.assert_array_equal(got, expected)
-    # Rows of neurons, seen from the samples, are the active set again.
-    backwards = ops.transpose(ops.Csr(view.neuron_splits, view.entry_row), max(1, active.rows))
+    # Rows of neurons, seen from the samples, are the rows' own neurons again.
+    by_neuron = ops.ActiveSet(ops.Csr(view.neuron_splits, view.entry_row), ops.no_neurons())
+    backwards = ops.transpose(by_neuron, max(1, active.own.rows))
     neurons = np.repeat(view.neurons, np.diff(view.neuron_splits))
-    np.testing.assert_array_equal(neurons[backwards.entry_index], active.ids)
+    np.testing.assert_array_equal(neurons[backwards.entry_index], active.own.ids)
 
 
 @settings
@@ -82,20 +101,21 @@ def test_training_pass(problem):
     kernel_variable, bias_variable, inputs = tf.Variable(kernel), tf.Variable(bias), tf.constant(x)
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        view = ops.transpose(to_tf(active), units)
+        view = ops.transpose(active_to_tf(active), units)
         logits = ops.active_logits(inputs, view, kernel_variable, bias_variable)
-        loss = ops.softmax_crossentropy(logits, to_tf(active), to_tf(labels))
+        loss = ops.softmax_crossentropy(logits, active_to_tf(active), to_tf(labels))
     by_x, by_kernel, by_bias = tape.gradient(loss, [inputs, kernel_variable, bias_variable])
 
-    expected_logits = reference.active_logits(x, active, kernel, bias)
-    np.testing.assert_array_equal(logits, expected_logits)
-    expected, by_logit = reference.softmax_crossentropy(expected_logits, active, labels)
+    listed = active.listed()
+    expected_logits = reference.active_logits(x, listed, kernel, bias)
+    np.testing.assert_array_equal(values_to_numpy(active, logits), expected_logits)
+    expected, by_logit = reference.active_crossentropy(expected_logits, active, labels)
     np.testing.assert_allclose(loss, expected, rtol=1e-6, atol=1e-6)
-    bound = sum_bound(4, d + len(active.ids))
-    assert_within(by_x, reference.csr_mat_mul(by_logit, active, kernel), bound)
-    expected = reference.row_gradient(x, by_logit, active, units)
+    bound = sum_bound(4, d + len(listed.ids))
+    assert_within(by_x, reference.csr_mat_mul(by_logit, listed, kernel), bound)
+    expected = reference.row_gradient(x, by_logit, listed, units)
     assert_within(slices_to_dense(by_kernel, (units, d)), expected, bound)
-    expected = reference.entry_sums(by_logit, active, units)
+    expected = reference.entry_sums(by_logit, listed, units)
     assert_within(slices_to_dense(by_bias, (units,)), expected, bound)
 
 
@@ -119,7 +139,7 @@ def test_evaluation_pass(problem, k):
 @settings
 @hypothesis.given(problems(), st.data())
 def test_hash_tables(problem, data):
-    x, kernel, _, _, labels = problem
+    x, kernel, _, (_, shared), labels = problem
     units, d = kernel.shape
     bits, tables = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
     nonzeros = data.draw(st.integers(1, d))
@@ -133,9 +153,8 @@ def test_hash_tables(problem, data):
     np.testing.assert_array_equal(ptr, expected[0])
     np.testing.assert_array_equal(ids, expected[1])
 
-    shared = np.asarray(sorted(data.draw(st.sets(st.integers(0, units - 1)))), np.int32)
     hashed = data.draw(st.integers(0, units + 2))
-    selected, offsets = ops.select_from_tables(
+    own, log_shares = ops.select_from_tables(
         codes,
         ptr,
         ids,
@@ -147,9 +166,7 @@ def test_hash_tables(problem, data):
         seed=1,
     )
     votes = reference.bucket_votes(codes, *expected)
-    selection = reference.Selection(
-        reference.Csr(selected.row_splits.numpy(), selected.ids.numpy()), offsets.numpy()
-    )
+    selection = Selection(to_numpy(own), log_shares.numpy())
     assert reference.selection_faults(selection, votes, labels, shared, hashed) == []
 
 
@@ -173,7 +190,7 @@ def test_nan_is_named(problem, data):
     row = data.draw(st.integers(0, len(x) - 1))
     x[row, data.draw(st.integers(0, x.shape[1] - 1))] = np.nan
     variables = tf.Variable(kernel), tf.Variable(bias)
-    view = ops.transpose(to_tf(active), len(kernel))
+    view = ops.transpose(active_to_tf(active), len(kernel))
     index, value = ops.sim_hash_parameters(1, x.shape[1], 4, 1)
     for call in (
         lambda: ops.active_logits(tf.constant(x), view, *variables),
@@ -192,11 +209,13 @@ def test_nan_weights_show_in_their_rows_and_no_other(problem, data):
     x, kernel, bias, active, labels = problem
     unit = data.draw(st.integers(0, len(kernel) - 1))
     bias[unit] = np.nan
-    view = ops.transpose(to_tf(active), len(kernel))
+    given = active_to_tf(active)
+    view = ops.transpose(given, len(kernel))
     logits = ops.active_logits(tf.constant(x), view, tf.Variable(kernel), tf.Variable(bias))
-    np.testing.assert_array_equal(np.isnan(logits), active.ids == unit)
-    loss = ops.softmax_crossentropy(logits, to_tf(active), to_tf(labels)).numpy()
-    has_unit = np.asarray([unit in active.row(row) for row in range(len(x))], bool)
+    listed = active.listed()
+    np.testing.assert_array_equal(np.isnan(values_to_numpy(active, logits)), listed.ids == unit)
+    loss = ops.softmax_crossentropy(logits, given, to_tf(labels)).numpy()
+    has_unit = np.asarray([unit in listed.row(row) for row in range(len(x))], bool)
     np.testing.assert_array_equal(np.isnan(loss), has_unit & (np.diff(labels.row_splits) > 0))
 
 

@@ -100,40 +100,55 @@ def test_hashes_at_each_level(results):
     np.testing.assert_array_equal(results["bucket_ptr"], ptr)
     np.testing.assert_array_equal(results["neuron_ids"], ids)
     selection = Selection(
-        Csr(results["whole_splits"], results["whole_ids"]), results["whole_offsets"]
+        Csr(results["whole_splits"], results["whole_ids"]), results["whole_log_shares"]
     )
     votes = reference.bucket_votes(results["row_codes"], ptr, ids)
-    shared = given["shared"]
+    shared = given["active"].shared
     assert reference.selection_faults(selection, votes, given["labels"], shared, 300) == []
 
 
 def test_products_at_each_level(results):
     given = run_ops.inputs()
     x, kernel, bias, coef = (given[name] for name in ("x", "kernel", "bias", "coef"))
-    active, d, units = given["active"], run_ops.D, run_ops.UNITS
+    lists, d, units = given["active"].listed(), run_ops.D, run_ops.UNITS
     sizes = [np.abs(a) for a in (x, kernel, bias, coef)]
-    logits_bound = sum_bound(reference.active_logits(sizes[0], active, *sizes[1:3]), d + 1)
+    logits_bound = sum_bound(reference.active_logits(sizes[0], lists, *sizes[1:3]), d + 1)
     row_bound = sum_bound(
-        reference.csr_mat_mul(sizes[3], active, sizes[1]),
-        16 + np.diff(active.row_splits)[:, None],
+        reference.csr_mat_mul(sizes[3], lists, sizes[1]),
+        16 + np.diff(lists.row_splits)[:, None],
     )
-    counts = np.bincount(active.ids, minlength=units)
+    counts = np.bincount(lists.ids, minlength=units)
     neuron_bound = sum_bound(
-        reference.row_gradient(sizes[0], sizes[3], active, units), counts[:, None]
+        reference.row_gradient(sizes[0], sizes[3], lists, units), counts[:, None]
     )
-    products = reference.csr_mat_mul(coef, active, kernel)
-    by_kernel = reference.row_gradient(x, coef, active, units)
-    logits = reference.active_logits(x, active, kernel, bias)
+    logits = reference.active_logits(x, lists, kernel, bias)
     assert_within(results["logits"], logits, logits_bound)
+    products = reference.csr_mat_mul(coef, lists, kernel)
     assert_within(results["logits_gradient_0"], products, row_bound)
+    by_kernel = reference.row_gradient(x, coef, lists, units)
     assert_within(results["logits_gradient_1"], by_kernel, neuron_bound)
-    sums = reference.entry_sums(coef, active, units)
-    bound = sum_bound(reference.entry_sums(sizes[3], active, units), counts)
+    sums = reference.entry_sums(coef, lists, units)
+    bound = sum_bound(reference.entry_sums(sizes[3], lists, units), counts)
     assert_within(results["logits_gradient_2"], sums, bound)
-    assert_within(results["y"], products, row_bound)
-    without_bias = reference.active_logits(x, active, kernel)
-    assert_within(results["y_gradient_0"], without_bias, logits_bound)
-    assert_within(results["y_gradient_1"], by_kernel, neuron_bound)
+
+
+def test_sparse_matrix_product_at_each_level(results):
+    given = run_ops.inputs()
+    x, kernel, rows = given["x"], given["kernel"], given["active"].own
+    coef, _ = given["active"].split(given["coef"])
+    sizes = [np.abs(a) for a in (x, kernel, coef)]
+    bound = sum_bound(
+        reference.csr_mat_mul(sizes[2], rows, sizes[1]), np.diff(rows.row_splits)[:, None]
+    )
+    assert_within(results["y"], reference.csr_mat_mul(coef, rows, kernel), bound)
+    bound = sum_bound(reference.active_logits(sizes[0], rows, sizes[1]), run_ops.D)
+    assert_within(results["y_gradient_0"], reference.active_logits(x, rows, kernel), bound)
+    bound = sum_bound(
+        reference.row_gradient(sizes[0], sizes[2], rows, run_ops.UNITS),
+        np.bincount(rows.ids, minlength=run_ops.UNITS)[:, None],
+    )
+    by_kernel = reference.row_gradient(x, coef, rows, run_ops.UNITS)
+    assert_within(results["y_gradient_1"], by_kernel, bound)
 
 
 def test_losses_at_each_level(results):
@@ -142,10 +157,11 @@ def test_losses_at_each_level(results):
         given[name] for name in ("x", "kernel", "bias", "active", "labels")
     )
     upstream = given["upstream"]
-    loss, by_logit = reference.softmax_crossentropy(results["logits"], active, labels)
+    loss, by_logit = reference.active_crossentropy(results["logits"], active, labels)
     np.testing.assert_allclose(results["loss"], loss, rtol=2e-6, atol=2e-6)
-    bound = (np.diff(active.row_splits) + 8)[active.entry_rows()] * UNIT_ROUNDOFF
-    scale = upstream[active.entry_rows()]
+    lists = active.listed()
+    bound = (np.diff(lists.row_splits) + 8)[lists.entry_rows()] * UNIT_ROUNDOFF
+    scale = upstream[lists.entry_rows()]
     assert_within(results["loss_by_logits"], by_logit * scale, bound * np.abs(scale))
 
     loss, gradients = reference.full_crossentropy(x, labels, kernel, bias, upstream)
@@ -157,9 +173,9 @@ def test_losses_at_each_level(results):
 
 def test_best_of_each_row_at_each_level(results):
     given = run_ops.inputs()
-    ids, scores = reference.csr_top_k(results["logits"], given["active"], 7)
-    np.testing.assert_array_equal(results["csr_top_ids"], ids)
-    np.testing.assert_array_equal(results["csr_top_scores"], scores)
+    ids, scores = reference.active_top_k(results["logits"], given["active"], 7)
+    np.testing.assert_array_equal(results["active_top_ids"], ids)
+    np.testing.assert_array_equal(results["active_top_scores"], scores)
     logits = reference.dense_logits(given["x"], given["kernel"], given["bias"])
     best = -np.sort(-logits, axis=1)[:, :7]
     np.testing.assert_allclose(results["top_scores"], best, rtol=1e-5)
@@ -175,10 +191,9 @@ def test_adam_at_each_level(results, name):
     else:
         rows, gradient = given["repeated_rows"], given["row_gradient"]
         if name == "fused_adam":
-            rows = np.unique(given["active"].ids)
-            gradient = reference.row_gradient(
-                given["x"], given["coef"], given["active"], run_ops.UNITS
-            )[rows]
+            lists = given["active"].listed()
+            rows = np.unique(lists.ids)
+            gradient = reference.row_gradient(given["x"], given["coef"], lists, run_ops.UNITS)[rows]
         expected = reference.row_adam(run_ops.kernel_state(), rows, gradient, settings)
     for number, array in enumerate(expected):
         np.testing.assert_allclose(results[f"{name}_{number}"], array, rtol=1e-5, atol=1e-6)

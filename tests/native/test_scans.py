@@ -5,8 +5,16 @@ import pytest
 import tensorflow as tf
 
 from tests import reference
-from tests.native.common import SHAPES, WIDTHS, assert_within, floats, random_csr, to_tf
-from tests.reference import csr, sum_bound
+from tests.native.common import (
+    SHAPES,
+    WIDTHS,
+    active_to_tf,
+    assert_within,
+    floats,
+    random_csr,
+    to_tf,
+)
+from tests.reference import ActiveSet, csr, sum_bound
 from tf_dslide._native import ops
 
 CASES = [(rows, units, 31) for rows, units in SHAPES] + [(130, 300, d) for d in WIDTHS]
@@ -213,15 +221,27 @@ def test_nan_weights_give_a_nan_loss():
     assert np.isnan(loss).all()
 
 
-def test_full_equals_active_with_all_units(rng):
+@pytest.mark.parametrize("all_own", [True, False])
+def test_full_equals_active_with_all_units(rng, all_own):
+    # All units as each row's own neurons, or as shared ones besides the labels.
     x, kernel, bias = floats(rng, 65, 31), floats(rng, 300, 31), floats(rng, 300)
     labels = some_labels(rng, 65, 300)
-    active = to_tf(reference.all_units(65, 300))
-    variables = [tf.Variable(kernel), tf.Variable(bias)]
-    logits = ops.active_logits(tf.constant(x), ops.transpose(active, 300), *variables)
-    by_active = ops.softmax_crossentropy(logits, active, to_tf(labels))
-    loss = ops.full_crossentropy(tf.constant(x), to_tf(labels), *variables)
+    active = (
+        ActiveSet(reference.all_units(65, 300), np.zeros(0, np.int32))
+        if all_own
+        else ActiveSet(labels, np.arange(300))
+    )
+    given = active_to_tf(active)
+    variables, inputs = [tf.Variable(kernel), tf.Variable(bias)], tf.constant(x)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(inputs)
+        logits = ops.active_logits(inputs, ops.transpose(given, 300), *variables)
+        by_active = ops.softmax_crossentropy(logits, given, to_tf(labels))
+        loss = ops.full_crossentropy(inputs, to_tf(labels), *variables)
     np.testing.assert_allclose(loss, by_active, rtol=1e-5, atol=1e-5)
+    for wanted in (inputs, *variables):
+        full, part = (tf.convert_to_tensor(tape.gradient(y, wanted)) for y in (loss, by_active))
+        np.testing.assert_allclose(part, full, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
