@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <string>
@@ -112,11 +113,17 @@ class Source {
     result.ids.shrink_to_fit();
     return result;
   }
+  // `count` distinct ascending ids.
+  Ints Set(int64_t units, int64_t count) {
+    return SampleNeurons(units, count, Distribution::kUniform, Word());
+  }
 
  private:
   uint64_t seed_;
   uint64_t count_ = 0;
 };
+
+IdList List(const Ints& ids) { return {ids.data(), static_cast<int64_t>(ids.size())}; }
 
 struct Shape {
   int64_t rows, units, d;
@@ -375,6 +382,47 @@ void CheckTables() {
 }
 
 // Active sets.
+void CheckMembership() {
+  for (const Ints& ids : {Ints{}, {0}, {63}, {64}, {0, 63, 64, 200}, {5, 6, 7}}) {
+    const Membership membership(List(ids));
+    for (int32_t id = 0; id < 300; ++id) {
+      const auto place = std::find(ids.begin(), ids.end(), id);
+      Check(membership.Has(id) == (place != ids.end()), "Membership");
+      if (place != ids.end()) Check(membership.PlaceOf(id) == place - ids.begin(), "PlaceOf");
+    }
+  }
+}
+
+void CheckSelected(const Shape& shape, const LshQuery& query, const Csr& labels) {
+  Selection first;
+  for (const ParallelFor& pool : kPools) {
+    bool sound = false;
+    const Selection got = SelectFromTables(query, labels.view(), pool, &sound);
+    const CsrView own = got.own.view();
+    Check(sound, "sound tables");
+    Check(CheckCsr(own.splits, shape.rows, own.ids, got.own.ids.size(), shape.units, true).empty(),
+          shape.Name("selected CSR"));
+    Check(static_cast<int64_t>(got.log_shares.size()) == shape.rows, "one share a row");
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      const int64_t label_count = labels.view().length(row);
+      Check(std::includes(own.begin(row), own.end(row), labels.view().begin(row),
+                          labels.view().end(row)),
+            shape.Name("labels"));
+      Check(own.length(row) <= std::max(query.hashed, label_count), shape.Name("size of a row"));
+      Ints others;
+      std::set_difference(query.shared.begin(), query.shared.end(), own.begin(row), own.end(row),
+                          std::back_inserter(others));
+      const double left_out = shape.units - own.length(row);
+      const double share = others.empty() ? 0 : std::log(left_out / others.size());
+      CheckClose({got.log_shares[row]}, {share}, {share * kRounding}, shape.Name("log share"));
+    }
+    if (first.own.splits.empty()) first = got;
+    CheckSame(first.own.splits, got.own.splits, "selected splits by threads");
+    CheckSame(first.own.ids, got.own.ids, "selected ids by threads");
+    CheckSame(first.log_shares, got.log_shares, "shares by threads");
+  }
+}
+
 void CheckSelection() {
   Source source(9);
   for (const Shape& shape : kShapes) {
@@ -385,55 +433,21 @@ void CheckSelection() {
       for (int32_t& code : codes) code = source.Integer(buckets);
       Ints ptr(tables * (buckets + 1)), ids(tables * units);
       BuildTables(neuron_codes.data(), units, tables, buckets, ptr.data(), ids.data(), Alone);
-      const Csr labels = source.Sets(rows, units, 3), shared = source.Sets(1, units, 20);
+      const Csr labels = source.Sets(rows, units, 3);
+      const Ints shared = source.Set(units, source.Integer(21));
       for (int64_t hashed : {int64_t{0}, int64_t{20}, units}) {
         for (int64_t bucket_size : {int64_t{1}, int64_t{7}, units}) {
-          const int64_t shared_count = shared.ids.size();
-          const LshQuery query = {units,      tables, buckets,     codes.data(),      ptr.data(),
-                                  ids.data(), hashed, bucket_size, shared.ids.data(), shared_count,
-                                  11};
-          WeightedCsr first;
-          for (const ParallelFor& pool : kPools) {
-            bool sound = false;
-            const WeightedCsr got = SelectFromTables(query, labels.view(), pool, &sound);
-            Check(sound, "sound tables");
-            Check(CheckCsr(got.csr.splits.data(), rows, got.csr.ids.data(), got.csr.ids.size(),
-                           units, true)
-                      .empty(),
-                  shape.Name("selected CSR"));
-            Check(got.offsets.size() == got.csr.ids.size(), "one offset an id");
-            const CsrView view = got.csr.view();
-            for (int64_t row = 0; row < rows; ++row) {
-              Check(std::includes(view.begin(row), view.end(row), labels.view().begin(row),
-                                  labels.view().end(row)) &&
-                        std::includes(view.begin(row), view.end(row), shared.ids.begin(),
-                                      shared.ids.end()),
-                    shape.Name("labels and shared neurons"));
-              Check(view.length(row) <= std::max(hashed, labels.view().length(row)) + shared_count,
-                    shape.Name("size of a row"));
-            }
-            if (first.csr.splits.empty()) first = got;
-            CheckSame(first.csr.splits, got.csr.splits, "selected splits by threads");
-            CheckSame(first.csr.ids, got.csr.ids, "selected ids by threads");
-            CheckSame(first.offsets, got.offsets, "offsets by threads");
-          }
+          const LshQuery query = {units,      tables, buckets,     codes.data(), ptr.data(),
+                                  ids.data(), hashed, bucket_size, List(shared), 11};
+          CheckSelected(shape, query, labels);
         }
       }
       if (rows == 0 || units < 60) continue;  // too few for every bucket to hold one
       // Tables that are not sound, with more ids of one neuron than a counter holds.
       Ints broken(tables * units, static_cast<int32_t>(units));
       bool sound = true;
-      LshQuery query = {units,
-                        tables,
-                        buckets,
-                        codes.data(),
-                        ptr.data(),
-                        broken.data(),
-                        5,
-                        units,
-                        shared.ids.data(),
-                        0,
-                        11};
+      const LshQuery query = {units,         tables, buckets, codes.data(), ptr.data(),
+                              broken.data(), 5,      units,   {},           11};
       SelectFromTables(query, labels.view(), FourThreads, &sound);
       Check(!sound, "ids out of range are noticed");
       std::fill(broken.begin(), broken.end(), 0);
@@ -478,54 +492,99 @@ void CheckLabelsAndSamples() {
       }
     }
   }
-  const Csr some{{0, 2, 2, 3}, {0, 3, 4}};
-  const Csr both = UnionWithLabels(Ints{1, 3}.data(), 2, some.view());
-  CheckSame(both.ids, Ints{0, 1, 3, 1, 3, 1, 3, 4}, "union");
-  CheckSame(both.splits, std::vector<int64_t>{0, 3, 5, 8}, "splits of the union");
-  CheckSame(UnionWithLabels(nullptr, 0, some.view()).ids, some.ids, "union with nothing");
 }
 
-// The view by neuron with arrays of its own.
-struct View {
-  Ints neurons, entry_row, entry_index;
-  std::vector<int64_t> splits;
+struct Layer {
+  Floats x, w, bias;
+  Csr own;
+  Ints shared;
+  Floats coef, shared_coef;
 
-  View(const Csr& active, int64_t units, const ParallelFor& pool) {
-    const Transpose transpose(active.view(), units, pool);
-    neurons.resize(transpose.count());
-    splits.resize(transpose.count() + 1);
-    entry_row.resize(active.ids.size());
-    entry_index.resize(active.ids.size());
-    transpose.Write(neurons.data(), splits.data(), entry_row.data(), entry_index.data(), pool);
-  }
-  NeuronView view() const {
-    return {static_cast<int64_t>(neurons.size()), neurons.data(), splits.data(), entry_row.data(),
-            entry_index.data()};
+  Layer(const Shape& shape, int64_t shared_count, Source* source)
+      : x(source->Array(shape.rows * shape.d)),
+        w(source->Array(shape.units * shape.d)),
+        bias(source->Array(shape.units)),
+        own(source->Sets(shape.rows, shape.units, 40)),
+        shared(source->Set(shape.units, shared_count)),
+        coef(source->Array(own.ids.size())),
+        shared_coef(source->Array(shape.rows * shared.size())) {}
+
+  GradientParts parts(const Shape& shape) const {
+    return {x.data(), shape.rows, shape.d, coef.data(), shared_coef.data()};
   }
 };
 
-void CheckTranspose(const Shape& shape, const Csr& active) {
-  const View one(active, shape.units, Alone), four(active, shape.units, FourThreads);
+// The view by neuron with arrays of its own.
+struct View {
+  Ints neurons, entry_row, entry_index, shared_places;
+  std::vector<int64_t> splits;
+
+  View(const Layer& layer, int64_t units, const ParallelFor& pool)
+      : entry_row(layer.own.ids.size()),
+        entry_index(layer.own.ids.size()),
+        shared_places(layer.shared.size()) {
+    const Transpose transpose(layer.own.view(), List(layer.shared), units, pool);
+    neurons.resize(transpose.count());
+    splits.resize(transpose.count() + 1);
+    transpose.Write(neurons.data(), splits.data(), entry_row.data(), entry_index.data(),
+                    shared_places.data(), pool);
+  }
+  NeuronView view() const {
+    return {static_cast<int64_t>(neurons.size()),
+            neurons.data(),
+            splits.data(),
+            entry_row.data(),
+            entry_index.data(),
+            List(shared_places)};
+  }
+};
+
+void CheckTranspose(const Shape& shape, const Layer& layer) {
+  const Csr& own = layer.own;
+  const View one(layer, shape.units, Alone), four(layer, shape.units, FourThreads);
   CheckSame(one.neurons, four.neurons, shape.Name("neurons by threads"));
   CheckSame(one.splits, four.splits, shape.Name("neuron_splits by threads"));
   CheckSame(one.entry_row, four.entry_row, shape.Name("entry_row by threads"));
   CheckSame(one.entry_index, four.entry_index, shape.Name("entry_index by threads"));
-  const int64_t entries = active.ids.size();
+  CheckSame(one.shared_places, four.shared_places, shape.Name("shared_places by threads"));
+  const int64_t entries = own.ids.size();
   Check(CheckNeuronView(one.view(), shape.rows, entries, shape.units).empty(), "sound view");
   Check(EntriesAreDistinct(one.entry_index.data(), entries), "distinct entries");
+  std::set<int32_t> neurons(own.ids.begin(), own.ids.end());
+  neurons.insert(layer.shared.begin(), layer.shared.end());
+  CheckSame(one.neurons, Ints(neurons.begin(), neurons.end()), shape.Name("neurons"));
+  Ints shared;
+  for (int32_t place : one.shared_places) shared.push_back(one.neurons[place]);
+  CheckSame(shared, layer.shared, shape.Name("shared places"));
   std::vector<std::pair<int32_t, int32_t>> expected, got;  // (neuron, place)
-  for (int64_t e = 0; e < entries; ++e) expected.emplace_back(active.ids[e], e);
+  for (int64_t e = 0; e < entries; ++e) expected.emplace_back(own.ids[e], e);
   std::sort(expected.begin(), expected.end());
   for (size_t u = 0; u < one.neurons.size(); ++u) {
     for (int64_t e = one.splits[u]; e < one.splits[u + 1]; ++e) {
       got.emplace_back(one.neurons[u], one.entry_index[e]);
       const int64_t place = one.entry_index[e], row = one.entry_row[e];
-      Check(active.splits[row] <= place && place < active.splits[row + 1], "row of an entry");
+      Check(own.splits[row] <= place && place < own.splits[row + 1], "row of an entry");
     }
   }
   Check(expected == got, shape.Name("transpose"));
+}
+
+void CheckWrongViews(const Shape& shape, const Layer& layer) {
+  const View sound(layer, shape.units, Alone);
+  const int64_t entries = layer.own.ids.size();
+  View wrong = sound;
+  for (int64_t place : {int64_t{-1}, wrong.view().count}) {
+    if (layer.shared.empty()) break;
+    wrong.shared_places.back() = static_cast<int32_t>(place);
+    Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units).empty(), "wrong place");
+  }
+  wrong = sound;
+  if (layer.shared.size() > 1) {
+    wrong.shared_places[0] = wrong.shared_places[1];
+    Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units).empty(), "place twice");
+  }
   if (entries < 2) return;
-  View wrong = one;
+  wrong = sound;
   wrong.entry_index[0] = wrong.entry_index[1];
   Check(!EntriesAreDistinct(wrong.entry_index.data(), entries), "an entry twice");
   wrong.entry_index[0] = static_cast<int32_t>(entries);
@@ -551,58 +610,111 @@ struct Sums {
   }
 };
 
-struct Layer {
-  Floats x, w, bias;
-  Csr active;
-  Floats coef;
+// What the products of a layer must give.
+struct Products {
+  Sums logits, shared_logits, own_y, y, gradient, entry_sums;
 
-  Layer(const Shape& shape, Source* source)
-      : x(source->Array(shape.rows * shape.d)),
-        w(source->Array(shape.units * shape.d)),
-        bias(source->Array(shape.units)),
-        active(source->Sets(shape.rows, shape.units, 40)),
-        coef(source->Array(active.ids.size())) {}
-};
-
-void CheckProducts(const Shape& shape, const Layer& layer) {
-  const int64_t d = shape.d, entries = layer.active.ids.size();
-  Sums logits(entries), y(shape.rows * d), gradient(shape.units * d), sums(shape.units);
-  for (int64_t row = 0; row < shape.rows; ++row) {
-    for (int64_t e = layer.active.splits[row]; e < layer.active.splits[row + 1]; ++e) {
-      const int64_t unit = layer.active.ids[e];
-      logits.Add(e, layer.bias[unit]);
-      sums.Add(unit, layer.coef[e]);
-      for (int64_t i = 0; i < d; ++i) {
-        logits.Add(e, double{layer.x[row * d + i]} * layer.w[unit * d + i]);
-        y.Add(row * d + i, double{layer.coef[e]} * layer.w[unit * d + i]);
-        gradient.Add(unit * d + i, double{layer.coef[e]} * layer.x[row * d + i]);
+  Products(const Shape& shape, const Layer& layer)
+      : logits(layer.own.ids.size()),
+        shared_logits(layer.shared_coef.size()),
+        own_y(shape.rows * shape.d),
+        y(shape.rows * shape.d),
+        gradient(shape.units * shape.d),
+        entry_sums(shape.units) {
+    const int64_t shared = layer.shared.size();
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      for (int64_t e = layer.own.splits[row]; e < layer.own.splits[row + 1]; ++e) {
+        Add(layer, shape.d, row, layer.own.ids[e], layer.coef[e], e, &logits);
+        for (int64_t i = 0; i < shape.d; ++i) {
+          own_y.Add(row * shape.d + i,
+                    double{layer.coef[e]} * layer.w[layer.own.ids[e] * shape.d + i]);
+        }
+      }
+      for (int64_t s = 0; s < shared; ++s) {
+        const int64_t at = row * shared + s;
+        Add(layer, shape.d, row, layer.shared[s], layer.shared_coef[at], at, &shared_logits);
       }
     }
   }
-  const View view(layer.active, shape.units, Alone);
-  const int64_t count = view.neurons.size();
+
+ private:
+  void Add(const Layer& layer, int64_t d, int64_t row, int64_t unit, double coef, int64_t at,
+           Sums* to) {
+    to->Add(at, layer.bias[unit]);
+    entry_sums.Add(unit, coef);
+    for (int64_t i = 0; i < d; ++i) {
+      const double x = layer.x[row * d + i], w = layer.w[unit * d + i];
+      to->Add(at, x * w);
+      y.Add(row * d + i, coef * w);
+      gradient.Add(unit * d + i, coef * x);
+    }
+  }
+};
+
+void CheckLogits(const Shape& shape, const Layer& layer, const Products& exact,
+                 std::vector<Floats>* results, const ParallelFor& pool) {
+  const View view(layer, shape.units, Alone);
+  Floats logits(layer.own.ids.size()), shared_logits(layer.shared_coef.size());
+  ActiveLogits(view.view(), layer.x.data(), layer.w.data(), layer.bias.data(), shape.d,
+               logits.data(), pool);
+  CheckClose(logits, exact.logits.exact, exact.logits.Bound(), shape.Name("ActiveLogits"));
+  SharedLogits(view.view(), layer.x.data(), shape.rows, layer.w.data(), layer.bias.data(), shape.d,
+               shared_logits.data(), pool);
+  CheckClose(shared_logits, exact.shared_logits.exact, exact.shared_logits.Bound(),
+             shape.Name("SharedLogits"));
+  results->insert(results->end(), {logits, shared_logits});
+  // A layer of biases that are 0 is one without.
+  const Floats zeros(shape.units, 0.0f);
+  Floats with(shared_logits), without(shared_logits);
+  SharedLogits(view.view(), layer.x.data(), shape.rows, layer.w.data(), zeros.data(), shape.d,
+               with.data(), pool);
+  SharedLogits(view.view(), layer.x.data(), shape.rows, layer.w.data(), nullptr, shape.d,
+               without.data(), pool);
+  Check(with == without, shape.Name("SharedLogits without bias"));
+}
+
+void CheckSumsByRow(const Shape& shape, const Layer& layer, const Products& exact,
+                    std::vector<Floats>* results, const ParallelFor& pool) {
+  const View view(layer, shape.units, Alone);
+  Floats own_y(shape.rows * shape.d), y(shape.rows * shape.d);
+  CsrMatMul(layer.own.view(), layer.coef.data(), layer.w.data(), shape.d, own_y.data(), pool);
+  CheckClose(own_y, exact.own_y.exact, exact.own_y.Bound(), shape.Name("CsrMatMul"));
+  CsrMatMulByNeuron(view.view(), shape.rows, layer.coef.data(), layer.w.data(), shape.d, y.data(),
+                    pool);
+  CheckClose(y, exact.own_y.exact, exact.own_y.Bound(), shape.Name("CsrMatMulByNeuron"));
+  results->insert(results->end(), {own_y, y});
+  AddSharedMatMul(view.view(), shape.rows, layer.shared_coef.data(), layer.w.data(), shape.d,
+                  y.data(), pool);
+  CheckClose(y, exact.y.exact, exact.y.Bound(), shape.Name("AddSharedMatMul"));
+  results->push_back(y);
+}
+
+void CheckSumsByNeuron(const Shape& shape, const Layer& layer, const Products& exact,
+                       std::vector<Floats>* results, const ParallelFor& pool) {
+  const View view(layer, shape.units, Alone);
+  const int64_t count = view.neurons.size(), d = shape.d;
+  Floats rows(count * d), sums(count), gradient(shape.units * d), all_sums(shape.units);
+  RowGradient(view.view(), layer.parts(shape), rows.data(), pool);
+  GradientParts parts = layer.parts(shape);
+  parts.x = nullptr;  // not used by EntrySums
+  EntrySums(view.view(), parts, sums.data(), pool);
+  for (int64_t u = 0; u < count; ++u) {
+    std::copy_n(rows.begin() + u * d, d, gradient.begin() + view.neurons[u] * d);
+    all_sums[view.neurons[u]] = sums[u];
+  }
+  CheckClose(gradient, exact.gradient.exact, exact.gradient.Bound(), shape.Name("RowGradient"));
+  CheckClose(all_sums, exact.entry_sums.exact, exact.entry_sums.Bound(), shape.Name("EntrySums"));
+  results->insert(results->end(), {rows, sums});
+}
+
+void CheckProducts(const Shape& shape, const Layer& layer) {
+  const Products exact(shape, layer);
   std::vector<Floats> first;
   for (const ParallelFor& pool : kPools) {
-    Floats got_logits(entries), got_y(shape.rows * d), got_by_neuron(shape.rows * d);
-    Floats rows(count * d), entry_sums(count), got_gradient(shape.units * d), got_sums(shape.units);
-    ActiveLogits(view.view(), layer.x.data(), layer.w.data(), layer.bias.data(), d,
-                 got_logits.data(), pool);
-    CheckClose(got_logits, logits.exact, logits.Bound(), shape.Name("ActiveLogits"));
-    CsrMatMul(layer.active.view(), layer.coef.data(), layer.w.data(), d, got_y.data(), pool);
-    CheckClose(got_y, y.exact, y.Bound(), shape.Name("CsrMatMul"));
-    CsrMatMulByNeuron(view.view(), shape.rows, layer.coef.data(), layer.w.data(), d,
-                      got_by_neuron.data(), pool);
-    CheckClose(got_by_neuron, y.exact, y.Bound(), shape.Name("CsrMatMulByNeuron"));
-    RowGradient(view.view(), layer.x.data(), layer.coef.data(), d, rows.data(), pool);
-    EntrySums(view.splits.data(), count, view.entry_index.data(), layer.coef.data(),
-              entry_sums.data(), pool);
-    for (int64_t u = 0; u < count; ++u) {
-      std::copy_n(rows.begin() + u * d, d, got_gradient.begin() + view.neurons[u] * d);
-      got_sums[view.neurons[u]] = entry_sums[u];
-    }
-    CheckClose(got_gradient, gradient.exact, gradient.Bound(), shape.Name("RowGradient"));
-    CheckClose(got_sums, sums.exact, sums.Bound(), shape.Name("EntrySums"));
-    const std::vector<Floats> all = {got_logits, got_y, got_by_neuron, rows, entry_sums};
+    std::vector<Floats> all;
+    CheckLogits(shape, layer, exact, &all, pool);
+    CheckSumsByRow(shape, layer, exact, &all, pool);
+    CheckSumsByNeuron(shape, layer, exact, &all, pool);
     if (first.empty()) first = all;
     for (size_t i = 0; i < all.size(); ++i) {
       CheckSame(first[i], all[i], shape.Name("product " + std::to_string(i) + " by threads"));
@@ -610,11 +722,11 @@ void CheckProducts(const Shape& shape, const Layer& layer) {
   }
 }
 
-// Labels from the active set; every third row has none.
-Csr SomeOf(const Csr& active) {
+// Labels from the rows' own neurons; every third row has none.
+Csr SomeOf(const Csr& own) {
   Csr labels;
   labels.splits = {0};
-  const CsrView view = active.view();
+  const CsrView view = own.view();
   for (int64_t row = 0; row < view.rows; ++row) {
     for (int64_t j = 0; row % 3 != 2 && j < view.length(row) && j < 5; j += 2) {
       labels.ids.push_back(view.begin(row)[j]);
@@ -641,71 +753,134 @@ double RowLoss(const double* logits, const int32_t* ids, int64_t n, const int32_
   return top + std::log(total) - mean;
 }
 
-void CheckSoftmax(const Shape& shape, const Layer& layer, Source* source) {
-  const int64_t entries = layer.active.ids.size();
-  Floats logits = source->Array(entries), scale = source->Array(shape.rows);
-  for (float& logit : logits) logit *= 20;
-  const Csr labels = SomeOf(layer.active);
-  const CsrView active = layer.active.view();
-  Doubles loss(shape.rows), gradient(entries), scaled(entries), bound(entries);
-  const Doubles exact(logits.begin(), logits.end()), loss_bound(shape.rows, 200 * kRounding);
-  for (int64_t row = 0; row < shape.rows; ++row) {
-    const int64_t first = active.splits[row], n = active.length(row);
-    loss[row] = RowLoss(exact.data() + first, active.begin(row), n, labels.view().begin(row),
-                        labels.view().length(row), gradient.data() + first);
-    for (int64_t e = first; e < first + n; ++e) {
-      scaled[e] = gradient[e] * scale[row];
-      bound[e] = (n + 60) * kRounding;
+// Numbers of an active set: of the rows' own neurons and of the shared ones.
+struct Values {
+  Floats own, shared;
+
+  explicit Values(const Layer& layer)
+      : own(layer.own.ids.size()), shared(layer.shared_coef.size()) {}
+  ActiveSets Of(const Layer& layer) const {
+    return {layer.own.view(), List(layer.shared), own.data(), shared.data()};
+  }
+};
+
+// A row's neurons, each once: its own, and those shared ones that are not.
+struct RowNeurons {
+  Ints ids;
+  std::vector<const float*> values;
+
+  RowNeurons(const Layer& layer, const Values& all, int64_t row) {
+    const CsrView own = layer.own.view();
+    for (int64_t e = own.splits[row]; e < own.splits[row + 1]; ++e) {
+      ids.push_back(own.ids[e]);
+      values.push_back(&all.own[e]);
+    }
+    for (size_t s = 0; s < layer.shared.size(); ++s) {
+      if (std::binary_search(own.begin(row), own.end(row), layer.shared[s])) continue;
+      ids.push_back(layer.shared[s]);
+      values.push_back(&all.shared[row * layer.shared.size() + s]);
     }
   }
-  std::vector<Floats> before;
-  for (const ParallelFor& pool : kPools) {
-    Floats got_loss(shape.rows), got_gradient(entries), got_scaled(entries);
-    Check(SoftmaxCrossentropy(active, logits.data(), labels.view(), got_loss.data(),
-                              got_gradient.data(), pool) == -1,
-          "labels are active");
-    CheckClose(got_loss, loss, loss_bound, shape.Name("SoftmaxCrossentropy"));
-    CheckClose(got_gradient, gradient, bound, shape.Name("its gradient"));
-    ScaleRows(active, got_gradient.data(), scale.data(), got_scaled.data(), pool);
-    CheckClose(got_scaled, scaled, bound, shape.Name("ScaleRows"));
-    const std::vector<Floats> all = {got_loss, got_gradient, got_scaled};
-    if (before.empty()) before = all;
-    for (size_t i = 0; i < all.size(); ++i) CheckSame(before[i], all[i], "softmax by threads");
+};
 
-    if (labels.ids.empty()) continue;
+void CheckSoftmaxRow(const Shape& shape, const Layer& layer, const Values& logits,
+                     const Values& gradient, const Csr& labels, int64_t row, float loss) {
+  const RowNeurons given(layer, logits, row), got(layer, gradient, row);
+  const int64_t n = given.ids.size();
+  Doubles exact(n), slopes(n);
+  Floats got_slopes(n);
+  for (int64_t j = 0; j < n; ++j) {
+    exact[j] = *given.values[j];
+    got_slopes[j] = *got.values[j];
+  }
+  const double expected = RowLoss(exact.data(), given.ids.data(), n, labels.view().begin(row),
+                                  labels.view().length(row), slopes.data());
+  CheckClose({loss}, {expected}, {(n + 200) * kRounding}, shape.Name("SoftmaxCrossentropy"));
+  CheckClose(got_slopes, slopes, Doubles(n, (n + 60) * kRounding), shape.Name("its gradient"));
+  for (size_t s = 0; s < layer.shared.size(); ++s) {
+    const float& slope = gradient.shared[row * layer.shared.size() + s];
+    const bool counts = std::count(got.values.begin(), got.values.end(), &slope) > 0;
+    Check(counts || slope == 0, shape.Name("gradient of a shared neuron that is the row's own"));
+  }
+}
+
+void CheckLostLabels(const Shape& shape, const Layer& layer, const Values& logits,
+                     const Csr& labels) {
+  if (labels.ids.empty()) return;
+  int64_t row = 0;
+  while (labels.view().length(row) == 0) ++row;
+  if (labels.view().length(row) != 1) return;
+  // No neuron at all, or one that is only among the shared.
+  Ints lost = {static_cast<int32_t>(shape.units)};
+  for (int32_t id : layer.shared) {
+    const CsrView own = layer.own.view();
+    if (!std::binary_search(own.begin(row), own.end(row), id)) lost.push_back(id);
+  }
+  for (size_t j = 0; j < lost.size(); j += std::max<size_t>(1, lost.size() - 1)) {
     Csr wrong = labels;
-    wrong.ids[0] = static_cast<int32_t>(shape.units);
-    wrong.ids.back() = static_cast<int32_t>(shape.units);
-    int64_t row = 0;
-    while (labels.view().length(row) == 0) ++row;
-
-    if (labels.view().length(row) == 1) {
-      Check(SoftmaxCrossentropy(active, logits.data(), wrong.view(), got_loss.data(),
-                                got_gradient.data(), pool) == row,
+    wrong.ids[0] = lost[j];
+    if (labels.ids.size() > 1) wrong.ids.back() = static_cast<int32_t>(shape.units);
+    for (const ParallelFor& pool : kPools) {
+      Floats loss(shape.rows);
+      Values gradient(layer);
+      Check(SoftmaxCrossentropy(logits.Of(layer), wrong.view(), loss.data(), gradient.own.data(),
+                                gradient.shared.data(), pool) == row,
             "the first row with a lost label");
     }
   }
 }
 
-void CheckCsrTopK(const Shape& shape, const Layer& layer, Source* source) {
-  const CsrView active = layer.active.view();
-  Floats logits(active.size());
-  for (float& logit : logits) logit = static_cast<float>(source->Integer(7));
+void CheckSoftmax(const Shape& shape, const Layer& layer, Source* source) {
+  Values logits(layer);
+  logits.own = source->Array(logits.own.size());
+  logits.shared = source->Array(logits.shared.size());
+  for (Floats* part : {&logits.own, &logits.shared}) {
+    for (float& logit : *part) logit *= 20;
+  }
+  const Csr labels = SomeOf(layer.own);
+  const Floats scale = source->Array(shape.rows);
+  std::vector<Floats> before;
+  for (const ParallelFor& pool : kPools) {
+    Floats loss(shape.rows), scaled(logits.own.size());
+    Values gradient(layer);
+    Check(SoftmaxCrossentropy(logits.Of(layer), labels.view(), loss.data(), gradient.own.data(),
+                              gradient.shared.data(), pool) == -1,
+          "labels are active");
+    ScaleRows(layer.own.view(), gradient.own.data(), scale.data(), scaled.data(), pool);
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      CheckSoftmaxRow(shape, layer, logits, gradient, labels, row, loss[row]);
+      for (int64_t e = layer.own.splits[row]; e < layer.own.splits[row + 1]; ++e) {
+        Check(scaled[e] == gradient.own[e] * scale[row], shape.Name("ScaleRows"));
+      }
+    }
+    const std::vector<Floats> all = {loss, gradient.own, gradient.shared, scaled};
+    if (before.empty()) before = all;
+    for (size_t i = 0; i < all.size(); ++i) CheckSame(before[i], all[i], "softmax by threads");
+  }
+  CheckLostLabels(shape, layer, logits, labels);
+}
+
+void CheckActiveTopK(const Shape& shape, const Layer& layer, Source* source) {
+  Values logits(layer);
+  for (Floats* part : {&logits.own, &logits.shared}) {
+    for (float& logit : *part) logit = static_cast<float>(source->Integer(7));
+  }
   for (int64_t k : {1, 5, 60}) {
     for (const ParallelFor& pool : kPools) {
       Ints ids(shape.rows * k);
       Floats scores(shape.rows * k);
-      CsrTopK(active, logits.data(), k, ids.data(), scores.data(), pool);
+      ActiveTopK(logits.Of(layer), k, ids.data(), scores.data(), pool);
       for (int64_t row = 0; row < shape.rows; ++row) {
+        const RowNeurons neurons(layer, logits, row);
         std::vector<std::pair<float, int32_t>> best;  // (-score, id)
-        for (int64_t e = active.splits[row]; e < active.splits[row + 1]; ++e) {
-          best.emplace_back(-logits[e], active.ids[e]);
+        for (size_t j = 0; j < neurons.ids.size(); ++j) {
+          best.emplace_back(-*neurons.values[j], neurons.ids[j]);
         }
         std::sort(best.begin(), best.end());
         best.resize(k, {std::numeric_limits<float>::infinity(), -1});
         for (int64_t j = 0; j < k; ++j) {
           Check(ids[row * k + j] == best[j].second && scores[row * k + j] == -best[j].first,
-                shape.Name("CsrTopK"));
+                shape.Name("ActiveTopK"));
         }
       }
     }
@@ -853,18 +1028,19 @@ void CheckDenseAdam() {
 
 void CheckRowAdam(const Shape& shape, const Layer& layer, Source* source) {
   const int64_t d = shape.d;
-  const View view(layer.active, shape.units, Alone);
+  const View view(layer, shape.units, Alone);
+  const GradientParts parts = layer.parts(shape);
   const int64_t count = view.neurons.size();
   const Moments start(shape.units * d, source);
   Floats gradient(count * d);
-  RowGradient(view.view(), layer.x.data(), layer.coef.data(), d, gradient.data(), Alone);
+  RowGradient(view.view(), parts, gradient.data(), Alone);
   Moments apart = start;
   RowAdam(apart.State(d), view.neurons.data(), count, gradient.data(), kStep, Alone);
   for (const ParallelFor& pool : kPools) {
     Moments threads = start, fused = start;
     RowAdam(threads.State(d), view.neurons.data(), count, gradient.data(), kStep, pool);
     CheckAdamIsSame(apart, threads, shape.Name("RowAdam by threads"));
-    RowGradientAdam(view.view(), layer.x.data(), layer.coef.data(), fused.State(d), kStep, pool);
+    RowGradientAdam(view.view(), parts, fused.State(d), kStep, pool);
     CheckAdamIsSame(apart, fused, shape.Name("RowGradientAdam"));
   }
   // Touched rows make one step, all others none.
@@ -895,6 +1071,7 @@ void CheckGroupedRows() {
     const GroupedRows groups(rows.data(), count);
     const NeuronView view = groups.view();
     Check(CheckNeuronView(view, count, count, 13).empty(), "view of grouped rows");
+    Check(view.shared() == 0, "grouped rows share nothing");
     std::vector<std::pair<int32_t, int32_t>> expected, got;  // (row, place)
     for (int64_t j = 0; j < count; ++j) expected.emplace_back(rows[j], j);
     std::sort(expected.begin(), expected.end());
@@ -929,19 +1106,24 @@ void CheckAll() {
   CheckHashes();
   CheckDwta();
   CheckTables();
+  CheckMembership();
   CheckSelection();
   CheckLabelsAndSamples();
   CheckDenseAdam();
   CheckGroupedRows();
   Source source(30);
   for (const Shape& shape : kShapes) {
-    const Layer layer(shape, &source);
-    CheckTranspose(shape, layer.active);
-    CheckProducts(shape, layer);
-    CheckSoftmax(shape, layer, &source);
-    CheckCsrTopK(shape, layer, &source);
     CheckScans(shape, &source);
-    CheckRowAdam(shape, layer, &source);
+    std::set<int64_t> shared_counts = {0, 1, std::min<int64_t>(shape.units, 70), shape.units};
+    for (int64_t shared : shared_counts) {
+      const Layer layer(shape, shared, &source);
+      CheckTranspose(shape, layer);
+      CheckWrongViews(shape, layer);
+      CheckProducts(shape, layer);
+      CheckSoftmax(shape, layer, &source);
+      CheckActiveTopK(shape, layer, &source);
+      CheckRowAdam(shape, layer, &source);
+    }
   }
 }
 
