@@ -190,31 +190,22 @@ def bucket_votes(codes: Array, bucket_ptr: Array, neuron_ids: Array) -> Array:
     return votes
 
 
-class Selection(NamedTuple):
-    """Each row's own neurons, and what is to be added to its logits of the shared ones."""
-
-    own: Csr
-    log_shares: Array
-
-
 def selection_faults(
-    selection: Selection, votes: Array, labels: Csr, shared: Array, hashed: int
+    own: Csr, votes: Array, labels: Csr, excluded: Array | Sequence[int], hashed: int
 ) -> list[str]:
     """What is wrong with a choice by votes from uncut buckets.
 
-    A row must hold its labels, then the most voted neurons up to `hashed`. Its log share is the
-    logarithm of how many of the neurons left out each shared one stands for that is not its own; 0
-    if there is none.
+    A row must hold its labels, then the most voted neurons up to `hashed` that are not excluded.
     """
     units = votes.shape[1]
     faults = []
+    votes = votes.copy()
+    votes[:, np.asarray(excluded, np.int64)] = 0
     for row in range(labels.rows):
-        ids, wanted = selection.own.row(row), labels.row(row)
+        ids, wanted = own.row(row), labels.row(row)
         candidates = np.setdiff1d(np.flatnonzero(votes[row]), wanted)
         size = len(wanted) + min(max(0, hashed - len(wanted)), len(candidates))
         left, added = np.setdiff1d(candidates, ids), np.setdiff1d(ids, wanted)
-        tail = len(np.setdiff1d(shared, ids))
-        share = (units - size) / tail if tail else 1.0
         if (np.diff(ids) <= 0).any() or ((ids < 0) | (ids >= units)).any():
             faults.append(f"row {row}: ids are not ascending in [0, {units})")
         elif not np.isin(wanted, ids).all():
@@ -223,9 +214,23 @@ def selection_faults(
             faults.append(f"row {row}: {len(ids)} neurons, not {size}")
         elif len(added) and len(left) and votes[row, added].min() < votes[row, left].max():
             faults.append(f"row {row}: a neuron with more votes was left out")
-        elif not np.isclose(selection.log_shares[row], np.log(share), rtol=1e-6, atol=0):
-            faults.append(f"row {row}: {selection.log_shares[row]} is not log({share:g})")
     return faults
+
+
+def log_shares(active: ActiveSet, drawn: Array, units: int) -> Array:
+    """What to add to a row's logits of the shared neurons that `drawn` says came by chance.
+
+    The logarithm of how many neurons each of those stands for that is not the row's own: all that
+    are neither its own nor shared without chance. 0 if there is none.
+    """
+    result = np.zeros(active.own.rows)
+    for row in range(active.own.rows):
+        own = active.own.row(row)
+        standing = np.setdiff1d(active.shared[drawn == 1], own)
+        certain = np.union1d(active.shared[drawn == 0], own)
+        if len(standing):
+            result[row] = np.log((units - len(certain)) / len(standing))
+    return result
 
 
 def log_uniform_probabilities(units: int) -> Array:

@@ -80,16 +80,17 @@ def run() -> dict[str, Array]:
     row_codes = ops.sim_hash_codes(x, index, value, BITS, TABLES)
     step, shared = tf.constant(4, tf.int64), active.shared
     for name, bucket_size in (("whole", 10**6), ("cut", 20)):
-        own, log_shares = ops.select_from_tables(
+        own = ops.select_from_tables(
             row_codes, *tables, labels, shared, step, hashed=300, bucket_size=bucket_size, seed=2
         )
         results |= {f"{name}_splits": own.row_splits, f"{name}_ids": own.ids}
-        results[f"{name}_log_shares"] = log_shares
     results["row_codes"] = row_codes
     for distribution in ("uniform", "log_uniform"):
-        results[distribution] = ops.sample_neurons(
-            step, units=UNITS, count=700, distribution=distribution, seed=2
+        ids, drawn = ops.sample_neurons(
+            step, units=UNITS, count=700, distribution=distribution, seed=2, fixed=shared
         )
+        results |= {f"{distribution}_ids": ids, f"{distribution}_drawn": drawn}
+    results["log_shares"] = ops.log_shares(ops.ActiveSet(active.own, ids), drawn, UNITS)
 
     view = ops.transpose(active, UNITS)
     results |= {f"view_{name}": tensor for name, tensor in view._asdict().items()}

@@ -17,7 +17,7 @@ from tests.native.common import (
     to_numpy,
     to_tf,
 )
-from tests.reference import ActiveSet, Selection, csr, to_lists
+from tests.reference import ActiveSet, csr, to_lists
 from tf_dslide._native import ops
 
 
@@ -125,24 +125,22 @@ def test_transpose_refuses_shared_neurons_that_are_no_set(shared):
 
 
 # Selection by hash tables.
-def select(tables, labels, shared=(), step=1, *, hashed, bucket_size=10**6, seed=3):
-    codes, ptr, ids = tables
-    own, log_shares = ops.select_from_tables(
-        *(tf.constant(a, tf.int32) for a in (codes, ptr, ids)),
-        to_tf(labels),
-        tf.constant(shared, tf.int32),
-        int64(step),
-        hashed=hashed,
-        bucket_size=bucket_size,
-        seed=seed,
+def select(tables, labels, excluded=(), step=1, *, hashed, bucket_size=10**6, seed=3):
+    return to_numpy(
+        ops.select_from_tables(
+            *(tf.constant(a, tf.int32) for a in tables),
+            to_tf(labels),
+            tf.constant(excluded, tf.int32),
+            int64(step),
+            hashed=hashed,
+            bucket_size=bucket_size,
+            seed=seed,
+        )
     )
-    assert log_shares.dtype == tf.float32
-    assert log_shares.shape == codes.shape[:1]
-    return Selection(to_numpy(own), log_shares.numpy())
 
 
 def select_lists(*args, **kwargs):
-    return to_lists(select(*args, **kwargs).own)
+    return to_lists(select(*args, **kwargs))
 
 
 def random_tables(rng, rows, units, tables, buckets):
@@ -152,19 +150,34 @@ def random_tables(rng, rows, units, tables, buckets):
     return codes, *reference.build_tables(neurons, buckets)
 
 
-@pytest.mark.parametrize("shared_share", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("excluded_share", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize(("rows", "units"), SHAPES)
-def test_select_takes_labels_and_the_most_voted(rng, rows, units, shared_share):
+def test_select_takes_labels_and_the_most_voted(rng, rows, units, excluded_share):
     tables = random_tables(rng, rows, units, 9, 5)
     votes = reference.bucket_votes(*tables)
     labels = random_csr(rng, rows, units, 4)
-    shared = np.flatnonzero(rng.random(units) < shared_share)
+    excluded = np.flatnonzero(rng.random(units) < excluded_share)
     for hashed in (0, 3, 60, 10**9):
-        got = select(tables, labels, shared, hashed=hashed)
-        assert reference.selection_faults(got, votes, labels, shared, hashed) == []
+        got = select(tables, labels, excluded, hashed=hashed)
+        assert reference.selection_faults(got, votes, labels, excluded, hashed) == []
 
 
-@pytest.mark.parametrize("tables", [1, 255, 256, 300])
+@pytest.mark.parametrize("tables", [1, 2, 7, 40])
+def test_select_finds_any_distribution_of_votes(rng, tables):
+    # From neurons that are in all of a row's buckets to rows whose buckets are empty.
+    near = rng.random((60, 1)) < rng.random((60, tables))
+    neurons = np.where(near, 0, rng.integers(0, 4, (60, tables)))
+    codes = np.concatenate([np.zeros((20, tables), int), rng.integers(0, 5, (45, tables))])
+    asked = (codes, *reference.build_tables(neurons, 5))
+    votes = reference.bucket_votes(*asked)
+    labels = random_csr(rng, 65, 60, 6)
+    for hashed in range(0, 61, 3):
+        for excluded in ([], [1, 59], range(20, 60)):
+            got = select(asked, labels, [*excluded], hashed=hashed)
+            assert reference.selection_faults(got, votes, labels, excluded, hashed) == []
+
+
+@pytest.mark.parametrize("tables", [1, 254, 255, 256, 300])
 def test_select_counts_the_votes_of_any_number_of_tables(rng, tables):
     # Neuron 7 is in all buckets that are asked: as many votes as there are tables.
     neurons = rng.integers(0, 2, size=(40, tables))
@@ -174,8 +187,9 @@ def test_select_counts_the_votes_of_any_number_of_tables(rng, tables):
     assert votes[0, 7] == tables
     labels = csr([[], [0, 1, 2], [7]])
     for hashed in (1, 4, 20):
-        got = select(asked, labels, hashed=hashed)
-        assert reference.selection_faults(got, votes, labels, np.zeros(0), hashed) == []
+        for excluded in ([], [7], [2, 7, 30]):
+            got = select(asked, labels, excluded, hashed=hashed)
+            assert reference.selection_faults(got, votes, labels, excluded, hashed) == []
 
 
 def test_select_keeps_all_labels_of_a_row_with_more_than_hashed(rng):
@@ -187,20 +201,10 @@ def test_select_keeps_all_labels_of_a_row_with_more_than_hashed(rng):
     assert 5 in got[1]
 
 
-def test_shared_neurons_do_not_change_the_choice(rng):
-    tables = random_tables(rng, 65, 300, 9, 5)
-    labels = random_csr(rng, 65, 300, 4)
-    alone = select(tables, labels, hashed=40)
-    assert not alone.log_shares.any()
-    for shared in ([7], range(0, 300, 2), range(300)):
-        assert to_lists(select(tables, labels, shared, hashed=40).own) == to_lists(alone.own)
-
-
-def test_log_shares_count_the_shared_neurons_that_are_not_own(rng):
-    # Without candidates a row's own neurons are its labels.
-    tables = random_tables(rng, 4, 20, 2, 3)
-    got = select(tables, csr([[], [3], [3, 5, 9], [3, 5]]), [3, 5], hashed=0)
-    np.testing.assert_allclose(got.log_shares, np.log([20 / 2, 19 / 1, 1, 1]), rtol=1e-6)
+def test_select_from_no_tables_gives_labels():
+    asked = (np.zeros((3, 0)), np.zeros((0, 5)), np.zeros((0, 20)))
+    labels = csr([[], [3, 4], [7]])
+    assert select_lists(asked, labels, hashed=10) == to_lists(labels)
 
 
 def test_select_cuts_long_buckets_to_a_window():
@@ -244,31 +248,11 @@ def test_select_is_a_function_of_seed_and_step(rng):
         assert sum(a != b for a, b in zip(first, other, strict=True)) >= 39
 
 
-def test_shared_neurons_make_the_sum_of_exponentials_unbiased(rng):
-    # The shared neurons are a uniform sample; each stands for the share of what the row lacks.
-    units, steps = 200, 2000
-    tables = random_tables(rng, 3, units, 4, 8)
-    labels = csr([[1], [], [7, 8, 9]])
-    weight = np.exp(rng.normal(size=(3, units)))
-    sums = np.zeros((steps, 3))
-    for step in range(steps):
-        shared = sample(step, units=units, count=20, distribution="uniform")
-        own, log_shares = select(tables, labels, shared, step, hashed=40, bucket_size=20)
-        active = ActiveSet(own, shared)
-        factors = active.join(np.ones(len(own.ids)), np.tile(np.exp(log_shares)[:, None], 20))
-        lists = active.distinct()
-        rows = lists.entry_rows()
-        sums[step] = np.bincount(rows, weight[rows, lists.ids] * factors[active.counted()], 3)
-    error = sums.std(0) / np.sqrt(steps)
-    assert (error < 0.02 * weight.sum(1)).all()
-    assert (np.abs(sums.mean(0) - weight.sum(1)) < 4 * error).all()
-
-
-@pytest.mark.parametrize("shared", [[3, 3], [3, 2], [-1], [20]])
-def test_select_refuses_shared_neurons_that_are_no_set(rng, shared):
+@pytest.mark.parametrize("excluded", [[3, 3], [3, 2], [-1], [20]])
+def test_select_refuses_excluded_neurons_that_are_no_set(rng, excluded):
     tables = random_tables(rng, 4, 20, 2, 3)
     with pytest.raises(tf.errors.InvalidArgumentError):
-        select(tables, csr([[]] * 4), shared, hashed=5)
+        select(tables, csr([[]] * 4), excluded, hashed=5)
 
 
 @pytest.mark.parametrize("code", [-1, 3, 2**31 - 1])
@@ -279,11 +263,15 @@ def test_select_names_a_code_out_of_range(rng, code):
         select(tables, csr([[]] * 4), hashed=5)
 
 
-# Samplers without tables.
-def sample(step, *, units, count, distribution, seed=5):
-    return ops.sample_neurons(
-        int64(step), units=units, count=count, distribution=distribution, seed=seed
-    ).numpy()
+# Shared neurons.
+def sample(step, *, units, count, distribution, seed=5, fixed=None):
+    """Ids, and whether they came by chance."""
+    fixed = None if fixed is None else tf.constant(fixed, tf.int32)
+    ids, drawn = ops.sample_neurons(
+        int64(step), units=units, count=count, distribution=distribution, seed=seed, fixed=fixed
+    )
+    assert (ids.dtype, drawn.dtype) == (tf.int32, tf.float32)
+    return ids.numpy(), drawn.numpy()
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "log_uniform"])
@@ -291,31 +279,57 @@ def sample(step, *, units, count, distribution, seed=5):
 def test_sample_neurons_are_distinct_and_ascend(units, distribution):
     for count in (0, 1, 20, units // 2, units - 1, units, units + 1, 10**9):
         for step in range(5):
-            ids = sample(step, units=units, count=count, distribution=distribution)
-            assert ids.dtype == np.int32
+            ids, drawn = sample(step, units=units, count=count, distribution=distribution)
             assert len(ids) == min(count, units)
             assert (np.diff(ids) > 0).all()
             assert ((ids >= 0) & (ids < units)).all()
+            np.testing.assert_array_equal(drawn, np.ones(len(ids)))
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "log_uniform"])
+@pytest.mark.parametrize("units", UNIT_COUNTS)
+def test_fixed_neurons_are_among_the_shared(rng, units, distribution):
+    for fixed in ([], [0], [units - 1], range(0, units, 3), range(units)):
+        for count in (0, 1, 40, units // 2, units - 1, units, 10**9):
+            ids, drawn = sample(
+                2, units=units, count=count, distribution=distribution, fixed=[*fixed]
+            )
+            assert len(ids) == len(drawn) == max(len(fixed), min(count, units))
+            assert (np.diff(ids) > 0).all()
+            assert ((ids >= 0) & (ids < units)).all()
+            np.testing.assert_array_equal(ids[drawn == 0], fixed)
+            np.testing.assert_array_equal(ids[drawn == 1], np.setdiff1d(ids, fixed))
+
+
+@pytest.mark.parametrize("fixed", [[3, 3], [3, 2], [-1], [20], [-1, 3], [3, 20]])
+def test_fixed_neurons_that_are_no_set(fixed):
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        sample(1, units=20, count=5, distribution="uniform", fixed=fixed)
 
 
 def test_sample_neurons_is_a_function_of_seed_and_step():
     for distribution in ("uniform", "log_uniform"):
         settings = {"units": 1000, "count": 50, "distribution": distribution}
-        first = sample(3, **settings)
-        np.testing.assert_array_equal(first, sample(3, **settings))
-        assert (first != sample(4, **settings)).any()
-        assert (first != sample(3, **settings, seed=6)).any()
+        first, _ = sample(3, **settings)
+        np.testing.assert_array_equal(first, sample(3, **settings)[0])
+        assert (first != sample(4, **settings)[0]).any()
+        assert (first != sample(3, **settings, seed=6)[0]).any()
 
 
-def sample_counts(steps, *, units, count, distribution):
+def sample_counts(steps, *, units, count, distribution, fixed=()):
     """How often each neuron is drawn in many steps."""
 
     @tf.function
     def draw_all():
         return tf.map_fn(
             lambda step: ops.sample_neurons(
-                step, units=units, count=count, distribution=distribution, seed=8
-            ),
+                step,
+                units=units,
+                count=count,
+                distribution=distribution,
+                seed=8,
+                fixed=tf.constant(fixed, tf.int32),
+            )[0],
             tf.range(steps, dtype=tf.int64),
             fn_output_signature=tf.int32,
         )
@@ -332,6 +346,19 @@ def test_uniform_samples_are_uniform(count):
     # degrees of freedom, times units / (units - 1).
     chi_square = ((counts - steps * share) ** 2).sum() / (steps * share * (1 - share))
     assert abs(chi_square - units) < 5 * np.sqrt(2 * units)
+
+
+@pytest.mark.parametrize("fixed", [[0, 1, 2, 50, 99], range(60)])
+def test_uniform_samples_are_uniform_beside_fixed_ones(fixed):
+    units, steps, drawn = 100, 3000, 20
+    counts = sample_counts(
+        steps, units=units, count=len(fixed) + drawn, distribution="uniform", fixed=[*fixed]
+    )
+    assert (counts[[*fixed]] == steps).all()
+    rest = np.delete(counts, [*fixed])
+    share = drawn / len(rest)
+    chi_square = ((rest - steps * share) ** 2).sum() / (steps * share * (1 - share))
+    assert abs(chi_square - len(rest)) < 5 * np.sqrt(2 * len(rest))
 
 
 def test_log_uniform_samples_follow_their_probabilities():
@@ -353,3 +380,42 @@ def test_log_uniform_samples_without_replacement(rng):
     z = (counts - expected) / np.sqrt(2 * steps * share * (1 - share) + 1e-9)
     assert np.abs(z).max() < 5
     assert abs((z**2).sum() - units) < 6 * np.sqrt(2 * units)
+
+
+# What the neurons drawn by chance stand for.
+@pytest.mark.parametrize("shared", SHARED_COUNTS)
+@pytest.mark.parametrize(("rows", "units"), SHAPES)
+def test_log_shares(rng, rows, units, shared):
+    active = random_active_set(rng, rows, units, 30, shared)
+    for share in (0.0, 0.5, 1.0):
+        drawn = (rng.random(len(active.shared)) < share).astype(np.float32)
+        got = ops.log_shares(active_to_tf(active), tf.constant(drawn), units)
+        assert got.dtype == tf.float32
+        expected = reference.log_shares(active, drawn, units)
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("fixed", [[], [1, 3, 90], range(0, 200, 4)])
+def test_log_shares_make_the_sum_of_exponentials_unbiased(rng, fixed):
+    # Of the shared neurons a part is a uniform sample of all that is not fixed; each of them stands
+    # for its share of what the row lacks.
+    units, steps = 200, 2000
+    tables = random_tables(rng, 3, units, 4, 8)
+    labels = csr([[1], [], [7, 8, 9]])
+    weight = np.exp(rng.uniform(-2, 2, size=(3, units)))
+    sums = np.zeros((steps, 3))
+    for step in range(steps):
+        count = len(fixed) + 20
+        shared, drawn = sample(
+            step, units=units, count=count, distribution="uniform", fixed=[*fixed]
+        )
+        own = select(tables, labels, [*fixed], step, hashed=40, bucket_size=20)
+        active = ActiveSet(own, shared)
+        shares = ops.log_shares(active_to_tf(active), tf.constant(drawn), units)
+        factors = active.join(np.ones(len(own.ids)), np.exp(shares[:, None] * drawn))
+        rows = active.distinct().entry_rows()
+        sizes = weight[rows, active.distinct().ids] * factors[active.counted()]
+        sums[step] = np.bincount(rows, sizes, 3)
+    error = sums.std(0) / np.sqrt(steps)
+    assert (error < 0.02 * weight.sum(1)).all()
+    assert (np.abs(sums.mean(0) - weight.sum(1)) < 4 * error).all()

@@ -16,7 +16,7 @@ from tests.native.common import (
     to_tf,
     values_to_numpy,
 )
-from tests.reference import ActiveSet, AdamSettings, AdamState, Selection, csr, sum_bound
+from tests.reference import ActiveSet, AdamSettings, AdamState, csr, sum_bound
 from tf_dslide._native import ops
 
 # No deadline: the first call of an op pays for its set-up.
@@ -139,7 +139,7 @@ def test_evaluation_pass(problem, k):
 @settings
 @hypothesis.given(problems(), st.data())
 def test_hash_tables(problem, data):
-    x, kernel, _, (_, shared), labels = problem
+    x, kernel, _, (_, excluded), labels = problem
     units, d = kernel.shape
     bits, tables = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
     nonzeros = data.draw(st.integers(1, d))
@@ -154,20 +154,50 @@ def test_hash_tables(problem, data):
     np.testing.assert_array_equal(ids, expected[1])
 
     hashed = data.draw(st.integers(0, units + 2))
-    own, log_shares = ops.select_from_tables(
+    own = ops.select_from_tables(
         codes,
         ptr,
         ids,
         to_tf(labels),
-        tf.constant(shared),
+        tf.constant(excluded),
         tf.constant(1, tf.int64),
         hashed=hashed,
         bucket_size=1000,
         seed=1,
     )
     votes = reference.bucket_votes(codes, *expected)
-    selection = Selection(to_numpy(own), log_shares.numpy())
-    assert reference.selection_faults(selection, votes, labels, shared, hashed) == []
+    assert reference.selection_faults(to_numpy(own), votes, labels, excluded, hashed) == []
+
+
+@settings
+@hypothesis.given(problems(), st.data())
+def test_shares_of_sampled_neurons(problem, data):
+    _, kernel, _, (own, fixed), _ = problem
+    units = len(kernel)
+    count = data.draw(st.integers(0, units + 2))
+    shared, drawn = ops.sample_neurons(
+        tf.constant(data.draw(st.integers(-9, 9)), tf.int64),
+        units=units,
+        count=count,
+        distribution=data.draw(st.sampled_from(("uniform", "log_uniform"))),
+        seed=1,
+        fixed=tf.constant(fixed),
+    )
+    assert len(shared) == max(len(fixed), min(count, units))
+    np.testing.assert_array_equal(shared[drawn == 0], fixed)
+    active = ActiveSet(own, shared.numpy())
+    shares = ops.log_shares(active_to_tf(active), drawn, units)
+    expected = reference.log_shares(active, drawn.numpy(), units)
+    np.testing.assert_allclose(shares, expected, rtol=1e-6)
+    # The neurons of a row that has any that came by chance have the weight of all units.
+    factors = active.join(np.ones(len(own.ids)), np.exp(expected[:, None] * drawn.numpy()))
+    weights = np.bincount(
+        active.distinct().entry_rows(), factors[active.counted()], minlength=own.rows
+    )
+    by_chance = np.asarray(
+        [np.setdiff1d(shared[drawn == 1], own.row(row)).size for row in range(own.rows)]
+    )
+    np.testing.assert_allclose(weights[by_chance > 0], units)
 
 
 @settings

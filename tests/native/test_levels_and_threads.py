@@ -8,7 +8,7 @@ import pytest
 from tests import reference
 from tests.native import run_ops
 from tests.native.common import assert_within, sim_hash_disagreements
-from tests.reference import UNIT_ROUNDOFF, Csr, Selection, sum_bound
+from tests.reference import UNIT_ROUNDOFF, ActiveSet, Csr, sum_bound
 
 # In the order in which the library prefers them, with what /proc/cpuinfo must list for each.
 LEVELS = {
@@ -99,12 +99,21 @@ def test_hashes_at_each_level(results):
     ptr, ids = reference.build_tables(results["sim_codes"], 2**run_ops.BITS)
     np.testing.assert_array_equal(results["bucket_ptr"], ptr)
     np.testing.assert_array_equal(results["neuron_ids"], ids)
-    selection = Selection(
-        Csr(results["whole_splits"], results["whole_ids"]), results["whole_log_shares"]
-    )
+    own = Csr(results["whole_splits"], results["whole_ids"])
     votes = reference.bucket_votes(results["row_codes"], ptr, ids)
-    shared = given["active"].shared
-    assert reference.selection_faults(selection, votes, given["labels"], shared, 300) == []
+    excluded = given["active"].shared
+    assert reference.selection_faults(own, votes, given["labels"], excluded, 300) == []
+
+
+def test_shared_neurons_at_each_level(results):
+    own, fixed = run_ops.inputs()["active"]
+    for distribution in ("uniform", "log_uniform"):
+        ids, drawn = (results[f"{distribution}_{name}"] for name in ("ids", "drawn"))
+        assert len(ids) == 700
+        assert (np.diff(ids) > 0).all()
+        np.testing.assert_array_equal(ids[drawn == 0], fixed)
+    expected = reference.log_shares(ActiveSet(own, ids), drawn, run_ops.UNITS)
+    np.testing.assert_allclose(results["log_shares"], expected, rtol=1e-6)
 
 
 def test_products_at_each_level(results):

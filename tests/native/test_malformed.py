@@ -85,16 +85,23 @@ SOUND = {
         "codes": CODES,
         **TABLES,
         **LABELS,
-        "shared": int32(2, 3),
+        "excluded": int32(2, 3),
         "step": int64(1)[0],
         **SELECT,
     },
     "sample_neurons": lambda: {
         "step": int64(1)[0],
+        "fixed": int32(2, 4),
         "units": UNITS,
-        "count": 2,
+        "count": 3,
         "distribution": "uniform",
         "seed": 1,
+    },
+    "log_shares": lambda: {
+        **ACTIVE,
+        "shared": SHARED_IDS,
+        "drawn": tf.constant([0.0, 1.0]),
+        "units": UNITS,
     },
     "canonical_labels": lambda: {
         "row_splits": int64(0, 2, 3),
@@ -201,6 +208,7 @@ def test_wrong_ranks_of_adam_numbers(op, name):
 # Lists of ids.
 LISTS = [
     ("select_from_tables", "label_splits", "label_ids", UNITS, True),
+    ("log_shares", "row_splits", "ids", UNITS, True),
     ("transpose", "row_splits", "ids", UNITS, False),
     ("csr_mat_mul", "row_splits", "ids", UNITS, False),
     ("softmax_crossentropy", "row_splits", "ids", None, True),
@@ -254,20 +262,27 @@ def test_wrong_ids(op, splits, ids, units, strictly):
 
 # Neurons that all rows share.
 @pytest.mark.parametrize(
-    ("op", "units"),
+    ("op", "name", "units"),
     [
-        ("select_from_tables", UNITS),
-        ("transpose", UNITS),
-        ("softmax_crossentropy", None),
-        ("active_top_k", None),
+        ("select_from_tables", "excluded", UNITS),
+        ("sample_neurons", "fixed", UNITS),
+        ("log_shares", "shared", UNITS),
+        ("transpose", "shared", UNITS),
+        ("softmax_crossentropy", "shared", None),
+        ("active_top_k", "shared", None),
     ],
 )
-def test_wrong_shared_neurons(op, units):
+def test_wrong_shared_neurons(op, name, units):
     for wrong in ((3, 2), (3, 3), (0, 0), (-1, 3), (3, -1), (-(2**31), 3)):
-        assert_refused(op, shared=int32(*wrong))
+        assert_refused(op, **{name: int32(*wrong)})
     for wrong in () if units is None else (units, 2**31 - 1):
-        message = assert_refused(op, shared=int32(2, wrong))
+        message = assert_refused(op, **{name: int32(2, wrong)})
         assert str(wrong) in message
+
+
+@pytest.mark.parametrize("value", [0.5, 2.0, -1.0, np.nan, np.inf])
+def test_drawn_neurons_that_are_neither_drawn_nor_not(value):
+    assert_refused("log_shares", drawn=tf.constant([1.0, value]))
 
 
 # Where the ops are not told the number of units, any int32 may be an id.
@@ -306,7 +321,7 @@ def test_wrong_shapes_of_shared_values(op, name, shape):
     assert_refused(op, **{name: tf.ones(shape)})
 
 
-@pytest.mark.parametrize("op", ["softmax_crossentropy", "active_top_k"])
+@pytest.mark.parametrize("op", ["softmax_crossentropy", "active_top_k", "log_shares"])
 def test_wrong_number_of_shared_neurons(op):
     for ids in ((), (2,), (2, 3, 4)):
         assert_refused(op, shared=int32(*ids))
@@ -484,6 +499,10 @@ def test_sizes_that_do_not_match(op, changes):
         ("select_from_tables", {"neuron_ids": TABLES["neuron_ids"][:, :5]}),
         ("sample_neurons", {"units": 2**32}),
         ("sample_neurons", {"units": 2**55}),
+        ("sample_neurons", {"units": 2, "fixed": int32(1, 2)}),
+        ("log_shares", {"units": 2**32}),
+        ("log_shares", {"units": 5}),
+        ("log_shares", {"drawn": tf.ones([3])}),
         ("sample_neurons", {"distribution": "normal"}),
         ("sample_neurons", {"count": -1}),
         ("transpose", {"units": 2**60}),
@@ -515,6 +534,20 @@ def test_a_neuron_many_times_in_one_bucket():
             neuron_ids=tf.fill([tables, units], 7),
             bucket_size=units,
         )
+
+
+@pytest.mark.parametrize("tables", [65_534, 65_535])
+def test_more_tables_than_a_counter_of_votes_holds(tables):
+    changes = {
+        "codes": tf.zeros([ROWS, tables], tf.int32),
+        "bucket_ptr": tf.constant([[0, UNITS]] * tables),
+        "neuron_ids": tf.tile(tf.range(UNITS)[None], [tables, 1]),
+    }
+    if tables == 65_535:
+        assert "at most 65534 tables" in assert_refused("select_from_tables", **changes)
+    else:
+        _, ids = call("select_from_tables", SOUND["select_from_tables"]() | changes)
+        assert len(ids) == SELECT["hashed"] * ROWS
 
 
 # Variables.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.reference import ActiveSet, AdamSettings, AdamState, Csr, Selection, csr, to_lists
+from tests.reference import ActiveSet, AdamSettings, AdamState, Csr, csr, to_lists
 
 ACTIVE = csr([[0, 2, 3], [], [1], [0, 1, 2, 3, 4]])
 UNITS, D = 5, 3
@@ -157,41 +157,51 @@ def test_bucket_votes(rng):
 
 
 def test_selection_faults():
-    votes, labels, shared = np.array([[0, 3, 1, 1, 2, 0]]), csr([[0]]), np.array([1, 5])
+    votes, labels = np.array([[0, 3, 1, 1, 2, 0]]), csr([[0]])
 
-    def faults(ids, log_share, hashed=3):
-        selection = Selection(csr([ids]), np.asarray([log_share], np.float32))
-        return reference.selection_faults(selection, votes, labels, shared, hashed)
+    def faults(ids, hashed=3, excluded=()):
+        return reference.selection_faults(csr([ids]), votes, labels, excluded, hashed)
 
-    three = math.log(3)
-    # 0 is the label, 1 and 4 have the most votes; the shared 5 stands for 2, 3 and 5.
-    assert faults([0, 1, 4], three) == []
+    # 0 is the label, 1 and 4 have the most votes.
+    assert faults([0, 1, 4]) == []
     # Ties: one of 2 and 3.
-    assert faults([0, 1, 2, 4], math.log(2), hashed=4) == []
-    assert faults([0, 1, 3, 4], math.log(2), hashed=4) == []
-    # More than there are; and labels alone, where 1 and 5 stand for 1 to 5.
-    assert faults([0, 1, 2, 3, 4], 0, hashed=9) == []
-    assert faults([0], math.log(2.5), hashed=0) == []
+    assert faults([0, 1, 2, 4], hashed=4) == []
+    assert faults([0, 1, 3, 4], hashed=4) == []
+    # More than there are; and labels alone.
+    assert faults([0, 1, 2, 3, 4], hashed=9) == []
+    assert faults([0], hashed=0) == []
 
-    assert "a label is missing" in faults([1, 2, 4], three)[0]
-    assert "3 neurons, not 5" in faults([0, 1, 4], three, hashed=5)[0]
-    assert "4 neurons, not 3" in faults([0, 1, 4, 5], 0)[0]
-    assert "not ascending" in faults([0, 4, 1], three)[0]
-    assert "not ascending" in faults([0, 1, 1], three)[0]
-    assert "not ascending" in faults([0, 1, 6], three)[0]
-    assert "more votes" in faults([0, 1, 2], three)[0]
-    assert "more votes" in faults([0, 1, 5], three)[0]
-    assert "is not log(3)" in faults([0, 1, 4], 1.0)[0]
-    assert "is not log(3)" in faults([0, 1, 4], 0)[0]
+    # Excluded neurons are passed over unless they are labels.
+    assert faults([0, 3, 4], excluded=[0, 1, 2]) == []
+    assert faults([0, 3], excluded=[1, 2, 4, 5]) == []
+
+    assert "more votes" in faults([0, 1, 4], excluded=[1])[0]
+    assert "3 neurons, not 2" in faults([0, 3, 4], excluded=[1, 2, 4])[0]
+    assert "a label is missing" in faults([1, 2, 4])[0]
+    assert "3 neurons, not 5" in faults([0, 1, 4], hashed=5)[0]
+    assert "4 neurons, not 3" in faults([0, 1, 4, 5])[0]
+    assert "not ascending" in faults([0, 4, 1])[0]
+    assert "not ascending" in faults([0, 1, 1])[0]
+    assert "not ascending" in faults([0, 1, 6])[0]
+    assert "more votes" in faults([0, 1, 2])[0]
+    assert "more votes" in faults([0, 1, 5])[0]
 
 
-def test_log_shares_of_no_shared_neuron():
-    votes, labels = np.array([[0, 3]]), csr([[]])
-    for shared in ([], [1]):
-        for log_share in (0.0, math.log(2)):
-            selection = Selection(csr([[1]]), np.asarray([log_share], np.float32))
-            faults = reference.selection_faults(selection, votes, labels, np.array(shared), 1)
-            assert bool(faults) == (log_share != 0)
+def test_log_shares():
+    own = csr([[0, 1], [], [1, 2, 5], [1, 5], [0, 1, 2, 3, 4, 5]])
+    shared, drawn = np.array([1, 2, 5]), np.array([1, 0, 1])
+    # 5 stands for 3, 4 and 5; 1 and 5 for all but 2.
+    expected = [math.log(3), math.log(5 / 2), 0, 0, 0]
+    got = reference.log_shares(ActiveSet(own, shared), drawn, 6)
+    assert got.tolist() == pytest.approx(expected)
+    # Each set as a whole has the weight of all units.
+    for row in range(2):
+        active = ActiveSet(csr([own.row(row)]), shared)
+        factors = np.where(drawn == 1, np.exp(got[row]), 1.0)[None]
+        weights = active.join(np.ones(len(active.own.ids)), factors)[active.counted()]
+        assert weights.sum() == pytest.approx(6)
+    nothing = ActiveSet(own, np.zeros(0, np.int32))
+    assert not reference.log_shares(nothing, np.zeros(0), 6).any()
 
 
 def test_log_uniform_probabilities_add_up():
