@@ -45,7 +45,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--bits", type=int, help="bits (simhash) or bins (dwta) of a table")
     parser.add_argument("--tables", type=int, default=50)
     parser.add_argument("--bucket-size", type=int, default=128)
-    parser.add_argument("--random", type=float, default=0.8)
+    parser.add_argument("--random", type=float, default=0.4)
+    parser.add_argument("--head", type=float, default=0.4)
     parser.add_argument("--prior", action="store_true", help="start from the labels' frequencies")
     parser.add_argument("--rebuild-every", type=int, default=25)
     parser.add_argument("--rebuild-decay", type=float, default=0.2)
@@ -66,6 +67,7 @@ def sampler_of(method: str, args: argparse.Namespace, units: int):
         family,
         active,
         args.random,
+        args.head,
         bucket_size=args.bucket_size,
         rebuild_every=args.rebuild_every,
         rebuild_decay=args.rebuild_decay,
@@ -122,8 +124,9 @@ def active_per_sample(model: keras.Model, train, args: argparse.Namespace) -> fl
         return float(layer.units)
     x, y = next(iter(batches(train, args.batch_size)))
     hidden = model.layers[0](x)
-    _, active, _ = layer._at_work.sampled_logits(hidden, label_forms.to_csr(y, layer.units))
-    return float(np.mean(active.row_lengths()))
+    _, selection = layer._at_work.sampled_logits(hidden, label_forms.to_csr(y, layer.units))
+    own, shared = selection.active
+    return float(np.mean(own.row_lengths())) + len(shared)
 
 
 def main() -> None:

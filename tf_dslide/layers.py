@@ -353,7 +353,7 @@ class DSlideDense(_RowLayer):
         """
         at_work = self._at_work
         if at_work.selector is not None:
-            at_work.selector.rebuild(at_work.kernel, at_work.step)
+            at_work.selector.rebuild(at_work.kernel, at_work.bias, at_work.step)
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the weights and the sampler's schedule; tables are rebuilt on load."""

@@ -38,10 +38,20 @@ def no_labels(x: tf.Tensor) -> Csr:
     return Csr(tf.zeros([rows + 1], tf.int64), tf.zeros([0], tf.int32))
 
 
+class Counts(NamedTuple):
+    """Neurons of a sample that hashing picks (labels included), those of the head, random ones."""
+
+    hashed: int
+    head: int
+    random: int
+
+
 class Selector:
     """A sampler at work for one layer."""
 
-    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> Selection:
+    def select(
+        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
+    ) -> Selection:
         """Chooses neurons.
 
         Args:
@@ -49,6 +59,7 @@ class Selector:
             labels: The rows' labels, all of which become active. `None` to predict: then only
                 neurons likely to score high are wanted.
             kernel: The layer's weights, `(units, d)`.
+            bias: The layer's biases, `(units,)`, or `None`.
             step: Number of training steps so far, `() int64`.
 
         Returns:
@@ -59,7 +70,7 @@ class Selector:
     def invalidate(self) -> None:
         """Says that the weights were replaced: what was derived from them is stale."""
 
-    def rebuild(self, kernel: Any, step: tf.Tensor) -> None:
+    def rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> None:
         """Derives from the weights afresh what the choice needs."""
 
     def get_state(self) -> list[int]:
@@ -114,11 +125,14 @@ class LshSampler(Sampler):
     the neurons of its L buckets are those whose weights point its way: the ones that score high.
     They become active with the sample's labels, those found in most tables first.
 
-    The low scores matter too: together they are much of the softmax's sum. So a part of the active
-    set is a uniform sample, one a step for the whole batch, each of which stands for many of the
-    neurons that hashing left out: the logarithm of their number is added to its logit. The sum over
-    the active set then estimates the sum over all neurons without bias. (SLIDE leaves the tail out,
-    which `random=0` does too.)
+    The other neurons matter too: together they are much of the softmax's sum. Hashing looks at
+    directions and knows nothing of biases, so a part of the active set is the head: the neurons of
+    the largest biases, those of the commonest labels, that are likely for every sample. Another part
+    is drawn at random, uniformly, and stands for the rest: to the logit of each neuron drawn the
+    logarithm of the number of neurons that it stands for is added. The sum over the active set then
+    estimates the sum over all neurons without bias. Both parts are the same for the whole batch, so
+    that they cost no more than a dense matrix product. (SLIDE has hashed neurons only, as have
+    `random=0, head=0`.)
 
     The tables are rebuilt inside the training graph after `rebuild_every` steps, then at intervals
     that grow by the factor `exp(rebuild_decay)`. A bucket longer than `bucket_size` gives a window
@@ -129,7 +143,9 @@ class LshSampler(Sampler):
         hash: A `HashFamily`; `None` is `SimHash()`.
         active: Neurons active for a sample, labels and random ones included; fewer if the buckets
             hold fewer. `None`: a tenth of the units, from 64 to 3,000 of them.
-        random: Share of `active` that is drawn at random, in [0, 1].
+        random: Share of `active` that is drawn at random, in [0, 1]; another draw for each step.
+        head: Share of `active` that goes to the neurons of the largest biases, in [0, 1]; chosen
+            when the tables are built. `random` and `head` together are at most 1.
         bucket_size: Neurons taken from one bucket at most.
         rebuild_every: Training steps until the first rebuild, n0 in SLIDE. A layer used on two
             inputs counts each use.
@@ -150,7 +166,8 @@ class LshSampler(Sampler):
         self,
         hash: HashFamily | None = None,
         active: int | None = None,
-        random: float = 0.8,
+        random: float = 0.4,
+        head: float = 0.4,
         bucket_size: int = 128,
         rebuild_every: int = 25,
         rebuild_decay: float = 0.2,
@@ -160,8 +177,11 @@ class LshSampler(Sampler):
             hash = keras.saving.deserialize_keras_object(hash)
         if hash is not None and not isinstance(hash, HashFamily):
             raise ValueError(f"`hash` must be a HashFamily such as SimHash(); received {hash!r}")
-        if not 0 <= random <= 1:
-            raise ValueError(f"`random` must be in [0, 1]; received {random!r}")
+        if not (0 <= random <= 1 and 0 <= head <= 1 and random + head <= 1):
+            raise ValueError(
+                "`random` and `head` must be in [0, 1], and so must their sum; received "
+                f"{random!r} and {head!r}"
+            )
         if not 0 <= rebuild_decay < math.inf:
             raise ValueError(
                 f"`rebuild_decay` must be finite and not negative; received {rebuild_decay!r}"
@@ -169,16 +189,17 @@ class LshSampler(Sampler):
         self.hash = hash or SimHash()
         self.active = None if active is None else require_positive("active", active)
         self.random = float(random)
+        self.head = float(head)
         self.bucket_size = require_positive("bucket_size", bucket_size)
         self.rebuild_every = require_positive("rebuild_every", rebuild_every)
         self.rebuild_decay = float(rebuild_decay)
         self.seed = int(seed)
 
-    def counts_of(self, units: int) -> tuple[int, int]:
-        """Neurons of a sample that hashing picks (labels included), and random ones."""
+    def counts_of(self, units: int) -> Counts:
+        """How the neurons of a sample divide, in a layer of so many."""
         active = min(units, self.active or max(64, min(3000, units // 10)))
-        random = round(self.random * active)
-        return active - random, random
+        head, random = (round(share * active) for share in (self.head, self.random))
+        return Counts(active - head - random, head, random)
 
     def selector(self, units: int, dim: int) -> "TableSelector":
         """Hash tables for one layer, empty until they are first needed."""
@@ -190,6 +211,7 @@ class LshSampler(Sampler):
             "hash": keras.saving.serialize_keras_object(self.hash),
             "active": self.active,
             "random": self.random,
+            "head": self.head,
             "bucket_size": self.bucket_size,
             "rebuild_every": self.rebuild_every,
             "rebuild_decay": self.rebuild_decay,
@@ -205,7 +227,7 @@ class TableSelector(Selector):
         self._hash = type(sampler.hash).from_config(sampler.hash.get_config())
         self._hash.build(dim, units)
         self._sampler = sampler
-        self._hashed, self._random = sampler.counts_of(units)
+        self._counts = sampler.counts_of(units)
         self._units = units
         with tf.init_scope():
             self._bucket_ptr = tf.Variable(
@@ -214,42 +236,55 @@ class TableSelector(Selector):
             self._neuron_ids = tf.Variable(
                 tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
             )
+            self._head = tf.Variable(
+                tf.zeros((0,), tf.int32), shape=(None,), trainable=False
+            )
             self._next_rebuild = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._rebuilds = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._stale = tf.Variable(True, trainable=False)
 
-    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> Selection:
+    def select(
+        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
+    ) -> Selection:
         """Looks the samples up, after a rebuild if one is due."""
         tf.cond(
             tf.logical_or(self._stale, step >= self._next_rebuild),
-            lambda: self._rebuild(kernel, step),
+            lambda: self._rebuild(kernel, bias, step),
             lambda: tf.constant(0, tf.int64),
         )
-        shared = ops.sample_neurons(
-            step,
-            units=self._units,
-            count=0 if labels is None else self._random,
-            distribution="uniform",
-            seed=self._sampler.seed,
-        )
-        own, log_shares = ops.select_from_tables(
+        counts = self._counts
+        predicts = labels is None
+        own = ops.select_from_tables(
             self._hash.codes(x),
             self._bucket_ptr,
             self._neuron_ids,
-            no_labels(x) if labels is None else labels,
-            shared,
+            no_labels(x) if predicts else labels,
+            self._head,
             step,
-            hashed=self._hashed if labels is not None else self._hashed + self._random,
+            hashed=counts.hashed + counts.random if predicts else counts.hashed,
             bucket_size=self._sampler.bucket_size,
             seed=self._sampler.seed,
         )
-        return Selection(ActiveSet(own, shared), (None, log_shares[:, None]))
+        shared, drawn = ops.sample_neurons(
+            step,
+            fixed=self._head,
+            units=self._units,
+            count=0 if predicts else counts.head + counts.random,
+            distribution="uniform",
+            seed=self._sampler.seed,
+        )
+        active = ActiveSet(own, shared)
+        shares = ops.log_shares(active, drawn, self._units)
+        return Selection(active, (None, shares[:, None] * drawn))
 
-    def _rebuild(self, kernel: Any, step: tf.Tensor) -> tf.Tensor:
+    def _rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> tf.Tensor:
         codes = self._hash.codes(tf.convert_to_tensor(kernel))
         bucket_ptr, neuron_ids = ops.build_tables(codes, self._hash.buckets)
         self._bucket_ptr.assign(bucket_ptr)
         self._neuron_ids.assign(neuron_ids)
+        if bias is not None:
+            head = tf.math.top_k(tf.convert_to_tensor(bias), self._counts.head).indices
+            self._head.assign(tf.sort(head))
         self._stale.assign(False)
         interval = self._sampler.rebuild_every * tf.exp(
             self._sampler.rebuild_decay * tf.cast(self._rebuilds, tf.float32)
@@ -259,9 +294,9 @@ class TableSelector(Selector):
         self._next_rebuild.assign(step + tf.maximum(steps, 1))
         return self._rebuilds.assign_add(1)
 
-    def rebuild(self, kernel: Any, step: tf.Tensor) -> None:
+    def rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> None:
         """Hashes all neurons now."""
-        self._rebuild(kernel, tf.convert_to_tensor(step))
+        self._rebuild(kernel, bias, tf.convert_to_tensor(step))
 
     def invalidate(self) -> None:
         """Lets the next use rebuild."""
@@ -309,9 +344,11 @@ class _RandomSelector(Selector):
         self._sampler = sampler
         self._units = units
 
-    def select(self, x: tf.Tensor, labels: Csr | None, kernel: Any, step: tf.Tensor) -> Selection:
+    def select(
+        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
+    ) -> Selection:
         """Draws once for the batch and adds each row's labels."""
-        drawn = ops.sample_neurons(
+        drawn, _ = ops.sample_neurons(
             step,
             units=self._units,
             count=self._sampler.num_sampled,

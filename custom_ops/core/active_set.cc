@@ -175,23 +175,58 @@ class NeuronSet {
   std::vector<uint64_t> summary_;
 };
 
+// Neurons in the order in which they came to 1 vote, to 2 votes, and so on: choosing the most voted
+// then looks at few more than it chooses.
+class VoteLevels {
+ public:
+  explicit VoteLevels(int64_t most_levels)
+      : begin_(most_levels + 2, 0), size_(most_levels + 1, 0) {}
+
+  // Makes room for so many votes in all. What was added before is lost.
+  void Reserve(int64_t votes) {
+    if (votes <= votes_) return;
+    votes_ = std::max(votes, 2 * votes_);
+    for (size_t level = 1; level + 1 < begin_.size(); ++level) {
+      begin_[level + 1] = begin_[level] + votes_ / level;
+    }
+    ids_.resize(begin_.back());
+  }
+  void Add(int64_t level, int32_t id) { ids_[begin_[level] + size_[level]++] = id; }
+  void Clear() { std::fill(size_.begin(), size_.end(), 0); }
+  IdList Reached(int64_t level) const { return {ids_.data() + begin_[level], size_[level]}; }
+
+ private:
+  int64_t votes_ = 0;
+  std::vector<int64_t> begin_;  // votes / level places for each level
+  std::vector<int64_t> size_;
+  std::vector<int32_t> ids_;
+};
+
 // The choice of one row at a time, with counters that are clean between rows. Vote is wide enough
-// for the number of tables.
+// for the number of tables and one more value.
 template <typename Vote>
 class RowSelector {
  public:
   explicit RowSelector(const LshQuery& query)
-      : query_(query), votes_(query.units, 0), chosen_(query.units), windows_(query.tables) {}
+      : query_(query),
+        votes_(query.units, 0),
+        chosen_(query.units),
+        windows_(query.tables),
+        levels_(query.tables) {
+    for (const int32_t id : query.excluded) votes_[id] = kExcluded;
+  }
 
   // Appends the row's own neurons to `ids`, ascending; the result is their number.
   int64_t Select(int64_t row, const int32_t* label_begin, const int32_t* label_end,
                  std::vector<int32_t>* ids) {
-    found_.clear();
-    CountVotes(row);
-    for (const int32_t* label = label_begin; label != label_end; ++label) chosen_.Add(*label);
     const int64_t labels = label_end - label_begin;
-    ChooseMostVoted(std::max<int64_t>(0, query_.hashed - labels));
-    for (const int32_t id : found_) votes_[id] = 0;
+    for (const int32_t* label = label_begin; label != label_end; ++label) chosen_.Add(*label);
+    if (query_.hashed > labels) {
+      CountVotes(row);
+      ChooseMostVoted(query_.hashed - labels, label_begin, label_end);
+      for (const int32_t id : levels_.Reached(1)) votes_[id] = 0;
+      levels_.Clear();
+    }
     return chosen_.Drain(ids);
   }
 
@@ -225,11 +260,14 @@ class RowSelector {
       __builtin_prefetch(query_.bucket_ptr + table * (query_.buckets + 1) +
                          query_.codes[row * query_.tables + table]);
     }
+    int64_t votes = 0;
     for (int64_t table = 0; table < query_.tables; ++table) {
       windows_[table] = WindowOf(row, table);
+      votes += windows_[table].until_end + windows_[table].wrapped;
       const int32_t* first = windows_[table].bucket + windows_[table].start;
       for (int64_t j = 0; j < windows_[table].until_end; j += 16) __builtin_prefetch(first + j);
     }
+    levels_.Reserve(votes);
     for (const Window& window : windows_) {
       const int32_t* first = window.bucket + window.start;
       for (int64_t j = 0; j < window.until_end; ++j) CountVote(first[j]);
@@ -238,40 +276,47 @@ class RowSelector {
   }
 
   void CountVote(int32_t id) {
-    if (static_cast<uint32_t>(id) >= static_cast<uint32_t>(query_.units) ||
-        votes_[id] >= query_.tables) {
+    if (static_cast<uint32_t>(id) >= static_cast<uint32_t>(query_.units)) {
       sound_ = false;
-      return;
+    } else if (votes_[id] >= query_.tables) {
+      sound_ &= votes_[id] == kExcluded;
+    } else {
+      levels_.Add(++votes_[id], id);
     }
-    if (votes_[id]++ == 0) found_.push_back(id);
   }
 
-  // Chooses up to `room` neurons in falling order of votes, equals in the order they were found.
-  void ChooseMostVoted(int64_t room) {
-    histogram_.assign(query_.tables + 1, 0);
-    for (const int32_t id : found_) {
-      if (!chosen_.Has(id)) ++histogram_[votes_[id]];
+  // Chooses up to `room` neurons besides the labels in falling order of votes, equals in the order
+  // in which they came to so many.
+  void ChooseMostVoted(int64_t room, const int32_t* label_begin, const int32_t* label_end) {
+    // How many that are not labels have at least `level` votes.
+    auto count = [&](int64_t level) {
+      return levels_.Reached(level).count -
+             std::count_if(label_begin, label_end, [&](int32_t label) {
+               return votes_[label] >= level && votes_[label] != kExcluded;
+             });
+    };
+    int64_t level = query_.tables + 1;
+    while (level > 1 && count(level - 1) <= room) --level;
+    if (level <= query_.tables) {
+      for (const int32_t id : levels_.Reached(level)) chosen_.Add(id);
+      room -= count(level);
     }
-    int64_t above = 0, limit = query_.tables;
-    while (limit > 0 && above + histogram_[limit] <= room) above += histogram_[limit--];
-    int64_t ties = limit > 0 ? room - above : 0;
-    for (const int32_t id : found_) {
-      if (votes_[id] < limit || votes_[id] == 0 || chosen_.Has(id)) continue;
-      if (votes_[id] > limit) {
-        chosen_.Add(id);
-      } else if (ties > 0) {
-        chosen_.Add(id);
-        --ties;
-      }
+    if (level == 1) return;
+    const IdList ties = levels_.Reached(level - 1);
+    for (const int32_t* id = ties.begin(); room > 0 && id != ties.end(); ++id) {
+      if (chosen_.Has(*id)) continue;
+      chosen_.Add(*id);
+      --room;
     }
   }
+
+  static constexpr Vote kExcluded = std::numeric_limits<Vote>::max();
 
   const LshQuery& query_;
   std::vector<Vote> votes_;
   NeuronSet chosen_;
   std::vector<Window> windows_;
-  std::vector<int32_t> found_;
-  std::vector<int64_t> histogram_;
+  VoteLevels levels_;
   bool sound_ = true;
 };
 
@@ -287,29 +332,9 @@ Csr Join(const std::vector<std::vector<int32_t>>& parts, std::vector<int64_t> le
   return result;
 }
 
-// The logarithm of how many units each shared neuron stands for that is not among a row's own.
-std::vector<float> LogShares(const CsrView& own, const IdList& shared, int64_t units,
-                             const ParallelFor& parallel) {
-  const Membership membership(shared);
-  std::vector<float> result(own.rows, 0.0f);
-  parallel(own.rows, 20 + own.size() / std::max<int64_t>(1, own.rows),
-           [&](int64_t begin, int64_t end) {
-             for (int64_t row = begin; row < end; ++row) {
-               int64_t tail = shared.count;
-               for (const int32_t* id = own.begin(row); id != own.end(row); ++id) {
-                 tail -= membership.Has(*id);
-               }
-               if (tail == 0) continue;
-               const double left_out = units - own.length(row);
-               result[row] = static_cast<float>(std::log(left_out / tail));
-             }
-           });
-  return result;
-}
-
 template <typename Vote>
-Selection SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
-                     bool* sound) {
+Csr SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
+               bool* sound) {
   constexpr int64_t kRowsPerPart = 16;
   const int64_t count = (labels.rows + kRowsPerPart - 1) / kRowsPerPart;
   std::vector<std::vector<int32_t>> parts(count);
@@ -328,26 +353,25 @@ Selection SelectRows(const LshQuery& query, const CsrView& labels, const Paralle
     if (!selector.sound()) broken = true;
   });
   *sound = !broken;
-  Selection result = {Join(parts, std::move(lengths)), {}};
-  result.log_shares = LogShares(result.own.view(), query.shared, query.units, parallel);
-  return result;
+  return Join(parts, std::move(lengths));
 }
 
 }  // namespace
 
-Selection SelectFromTables(const LshQuery& query, const CsrView& labels,
-                           const ParallelFor& parallel, bool* sound) {
-  return query.tables <= std::numeric_limits<uint8_t>::max()
+Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
+                     bool* sound) {
+  return query.tables < std::numeric_limits<uint8_t>::max()
              ? SelectRows<uint8_t>(query, labels, parallel, sound)
              : SelectRows<uint16_t>(query, labels, parallel, sound);
 }
 
-std::vector<int32_t> SampleNeurons(int64_t units, int64_t count, Distribution distribution,
-                                   uint64_t seed) {
+SharedNeurons SampleNeurons(int64_t units, int64_t count, const IdList& fixed,
+                            Distribution distribution, uint64_t seed) {
   count = std::min(count, units);
   std::vector<uint64_t> taken((units + 63) / 64, 0);
-  std::vector<int32_t> ids;
-  ids.reserve(count);
+  SharedNeurons result;
+  std::vector<int32_t>& ids = result.ids;
+  ids.reserve(std::max(count, fixed.count));
   const double log_range = std::log1p(static_cast<double>(units));
   auto take = [&](int64_t id) {
     uint64_t& word = taken[id >> 6];
@@ -360,6 +384,7 @@ std::vector<int32_t> SampleNeurons(int64_t units, int64_t count, Distribution di
     if (distribution == Distribution::kUniform) return Below(random, units);
     return std::min<int64_t>(units - 1, std::expm1(Unit(random) * log_range));
   };
+  for (const int32_t id : fixed) take(id);
   // Past this many draws nearly all are taken; the rest comes in order from a random place.
   const int64_t attempts = 64 * count;
   for (int64_t a = 0; a < attempts && static_cast<int64_t>(ids.size()) < count; ++a) {
@@ -370,7 +395,36 @@ std::vector<int32_t> SampleNeurons(int64_t units, int64_t count, Distribution di
     take((start + j) % units);
   }
   std::sort(ids.begin(), ids.end());
-  return ids;
+  result.drawn.assign(ids.size(), 1.0f);
+  auto place = ids.begin();
+  for (const int32_t id : fixed) {
+    place = std::lower_bound(place, ids.end(), id);
+    result.drawn[place - ids.begin()] = 0.0f;
+  }
+  return result;
+}
+
+std::vector<float> LogShares(const CsrView& own, const IdList& shared, const float* drawn,
+                             int64_t units, const ParallelFor& parallel) {
+  const Membership membership(shared);
+  const int64_t all_drawn = std::count(drawn, drawn + shared.count, 1.0f);
+  std::vector<float> result(own.rows, 0.0f);
+  parallel(own.rows, 20 + own.size() / std::max<int64_t>(1, own.rows),
+           [&](int64_t begin, int64_t end) {
+             for (int64_t row = begin; row < end; ++row) {
+               int64_t left_out = units - own.length(row) - (shared.count - all_drawn);
+               int64_t standing = all_drawn;
+               for (const int32_t* id = own.begin(row); id != own.end(row); ++id) {
+                 if (!membership.Has(*id)) continue;
+                 const bool by_chance = drawn[membership.PlaceOf(*id)] == 1.0f;
+                 standing -= by_chance;
+                 left_out += !by_chance;
+               }
+               if (standing == 0) continue;
+               result[row] = static_cast<float>(std::log(static_cast<double>(left_out) / standing));
+             }
+           });
+  return result;
 }
 
 namespace {
@@ -378,7 +432,7 @@ namespace {
 // Slabs small enough for their counters to stay in the first-level cache, yet few enough to find
 // their borders cheaply in every row.
 int64_t SlabUnits(int64_t units) {
-  constexpr int64_t kCounters = 4096, kMostSlabs = 256;
+  constexpr int64_t kCounters = 32768, kMostSlabs = 256;
   return std::max(kCounters, (units + kMostSlabs - 1) / kMostSlabs);
 }
 

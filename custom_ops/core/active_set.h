@@ -81,33 +81,39 @@ struct LshQuery {
   const int32_t* neuron_ids;  // (tables, units)
   int64_t hashed;             // wanted number of a row's labels and neurons from the tables
   int64_t bucket_size;        // at most so many are taken from one bucket
-  IdList shared;              // neurons that every row has besides
+  IdList excluded;            // neurons that only a label can bring in
   uint64_t seed;
 };
 
-// What hashing chose: each row's own neurons, and what is to be added to its logits of the shared
-// ones.
-struct Selection {
-  Csr own;
-  std::vector<float> log_shares;
-};
-
 // Each row's labels and the neurons of the buckets that its codes name: those found in most tables
-// first, until the row holds `hashed` of them. A bucket longer than `bucket_size` gives a window
-// at a random offset. Besides these h neurons of its own a row has the shared ones: each of the t
-// that are not its own stands for (units - h) / t of the units not among the h, and the logarithm
-// of that is the row's log share. If the shared neurons are a uniform sample, the row's sum of
-// exponentials is an unbiased estimate of the one over all units. Takes `units` bytes a thread and
-// O(tables * bucket_size + units / 4096) a row. Tables that hold an id outside [0, units), or one
-// more often than once a table, leave `sound` false.
-Selection SelectFromTables(const LshQuery& query, const CsrView& labels,
-                           const ParallelFor& parallel, bool* sound);
+// first, until the row holds `hashed` of them. Excluded neurons are passed over unless they are
+// labels. A bucket longer than `bucket_size` gives a window
+// at a random offset. Takes `units` bytes a thread and O(tables * bucket_size + units / 4096) a
+// row. Tables that hold an id outside [0, units), or one more often than once a table, leave
+// `sound` false.
+Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
+                     bool* sound);
 
 enum class Distribution { kUniform, kLogUniform };
 
-// `count` distinct neurons, ascending. kLogUniform prefers low ids: P(id) ~ log(1 + 1 / (id + 1)).
-std::vector<int32_t> SampleNeurons(int64_t units, int64_t count, Distribution distribution,
-                                   uint64_t seed);
+// Neurons for all rows of a batch: ids[s] was drawn by chance if drawn[s] is 1, and not if it is 0.
+struct SharedNeurons {
+  std::vector<int32_t> ids;
+  std::vector<float> drawn;
+};
+
+// The `fixed` neurons and others drawn by chance, `count` distinct ones in all, ascending.
+// kLogUniform prefers low ids: P(id) ~ log(1 + 1 / (id + 1)).
+SharedNeurons SampleNeurons(int64_t units, int64_t count, const IdList& fixed,
+                            Distribution distribution, uint64_t seed);
+
+// For each row the logarithm of the number of units that each shared neuron drawn by chance stands
+// for: those that are neither the row's own nor shared without chance, divided by the number of
+// drawn ones that are not the row's own. 0 where there is none. If the draw was uniform, the row's
+// sum of exponentials with this added to the logits of those drawn is an unbiased estimate of the
+// sum over all units. `drawn` holds 1 or 0 for each shared neuron.
+std::vector<float> LogShares(const CsrView& own, const IdList& shared, const float* drawn,
+                             int64_t units, const ParallelFor& parallel);
 
 // The active sets of a batch seen from the neurons: neuron neurons[u] is active in the samples
 // entry_row[e], at the places entry_index[e] of the CSR, for e in [splits[u], splits[u + 1]).

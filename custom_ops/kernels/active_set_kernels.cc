@@ -32,7 +32,7 @@ class SelectFromTablesOp : public OpKernel {
     const int64_t buckets = ptr.dim_size(1) - 1;
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "tables in bucket_ptr", ptr.dim_size(0), tables));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "tables in neuron_ids", ids.dim_size(0), tables));
-    OP_REQUIRES(ctx, tables < 65536, absl::InvalidArgumentError("at most 65535 tables"));
+    OP_REQUIRES(ctx, tables < 65535, absl::InvalidArgumentError("at most 65534 tables"));
     CsrView labels;
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 3, units, true, &labels));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, codes.dim_size(0)));
@@ -42,8 +42,8 @@ class SelectFromTablesOp : public OpKernel {
                   absl::InvalidArgumentError("code " + std::to_string(flat(i)) +
                                              " is outside [0, " + std::to_string(buckets) + ")"));
     }
-    IdList shared;
-    OP_REQUIRES_OK(ctx, IdListInput(ctx, 5, units, &shared));
+    IdList excluded;
+    OP_REQUIRES_OK(ctx, IdListInput(ctx, 5, units, &excluded));
     const LshQuery query = {units,
                             tables,
                             buckets,
@@ -52,7 +52,7 @@ class SelectFromTablesOp : public OpKernel {
                             ids.flat<int32_t>().data(),
                             hashed_,
                             bucket_size_,
-                            shared,
+                            excluded,
                             StepSeed(ctx, 6, seed_)};
     for (int64_t table = 0; table < tables; ++table) {
       const int32_t* border = query.bucket_ptr + table * (buckets + 1);
@@ -64,12 +64,11 @@ class SelectFromTablesOp : public OpKernel {
                                              std::to_string(units)));
     }
     bool sound;
-    const Selection selection = SelectFromTables(query, labels, PoolOf(ctx), &sound);
+    const Csr own = SelectFromTables(query, labels, PoolOf(ctx), &sound);
     OP_REQUIRES(ctx, sound,
                 absl::InvalidArgumentError("neuron_ids must name each of the " +
                                            std::to_string(units) + " neurons once a table"));
-    OP_REQUIRES_OK(ctx, SetCsr(ctx, selection.own));
-    OP_REQUIRES_OK(ctx, SetVector(ctx, 2, selection.log_shares));
+    OP_REQUIRES_OK(ctx, SetCsr(ctx, own));
   }
 
  private:
@@ -89,14 +88,43 @@ class SampleNeuronsOp : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 0));
-    OP_REQUIRES_OK(
-        ctx,
-        SetVector(ctx, 0, SampleNeurons(units_, count_, distribution_, StepSeed(ctx, 0, seed_))));
+    IdList fixed;
+    OP_REQUIRES_OK(ctx, IdListInput(ctx, 1, units_, &fixed));
+    const SharedNeurons neurons =
+        SampleNeurons(units_, count_, fixed, distribution_, StepSeed(ctx, 0, seed_));
+    OP_REQUIRES_OK(ctx, SetVector(ctx, 0, neurons.ids));
+    OP_REQUIRES_OK(ctx, SetVector(ctx, 1, neurons.drawn));
   }
 
  private:
   int64_t units_, count_, seed_;
   Distribution distribution_;
+};
+
+class LogSharesOp : public OpKernel {
+ public:
+  explicit LogSharesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "units", &units_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    CsrView own;
+    IdList shared;
+    OP_REQUIRES_OK(ctx, CsrInput(ctx, 0, units_, true, &own));
+    OP_REQUIRES_OK(ctx, IdListInput(ctx, 2, units_, &shared));
+    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 3, "length of drawn", shared.count));
+    const auto drawn = ctx->input(3).flat<float>();
+    for (int64_t s = 0; s < shared.count; ++s) {
+      OP_REQUIRES(ctx, drawn(s) == 0.0f || drawn(s) == 1.0f,
+                  absl::InvalidArgumentError("drawn must hold 0 and 1; received " +
+                                             std::to_string(drawn(s))));
+    }
+    OP_REQUIRES_OK(ctx,
+                   SetVector(ctx, 0, LogShares(own, shared, drawn.data(), units_, PoolOf(ctx))));
+  }
+
+ private:
+  int64_t units_;
 };
 
 class CanonicalLabelsOp : public OpKernel {
@@ -217,6 +245,7 @@ class TransposeOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("DslideSelectFromTables").Device(DEVICE_CPU), SelectFromTablesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSampleNeurons").Device(DEVICE_CPU), SampleNeuronsOp);
+REGISTER_KERNEL_BUILDER(Name("DslideLogShares").Device(DEVICE_CPU), LogSharesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCanonicalLabels").Device(DEVICE_CPU), CanonicalLabelsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCsrFromSparse").Device(DEVICE_CPU), CsrFromSparseOp);
 REGISTER_KERNEL_BUILDER(Name("DslideTranspose").Device(DEVICE_CPU), TransposeOp);

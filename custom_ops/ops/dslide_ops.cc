@@ -125,35 +125,53 @@ REGISTER_OP("DslideSelectFromTables")
     .Input("neuron_ids: int32")
     .Input("label_splits: int64")
     .Input("label_ids: int32")
-    .Input("shared: int32")
+    .Input("excluded: int32")
     .Input("step: int64")
     .Attr("hashed: int >= 0")
     .Attr("bucket_size: int >= 1")
     .Attr("seed: int")
     .Output("row_splits: int64")
     .Output("ids: int32")
-    .Output("log_shares: float")
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 2, 1, 1, 1, 0}));
       c->set_output(0, Like(c, 3));
       c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
-      c->set_output(2, c->Vector(c->Dim(c->input(0), 0)));
       return absl::OkStatus();
     });
 
 REGISTER_OP("DslideSampleNeurons")
     .Input("step: int64")
+    .Input("fixed: int32")
     .Attr("units: int >= 1")
     .Attr("count: int >= 0")
     .Attr("distribution: {'uniform', 'log_uniform'}")
     .Attr("seed: int")
     .Output("ids: int32")
+    .Output("drawn: float")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0, 1}));
+      const DimensionHandle fixed = c->Dim(c->input(1), 0);
       int64_t units, count;
       TF_RETURN_IF_ERROR(c->GetAttr("units", &units));
       TF_RETURN_IF_ERROR(c->GetAttr("count", &count));
-      c->set_output(0, c->Vector(std::min(units, count)));
+      const ShapeHandle neurons = c->ValueKnown(fixed)
+                                      ? c->Vector(std::max(c->Value(fixed), std::min(units, count)))
+                                      : c->Vector(InferenceContext::kUnknownDim);
+      c->set_output(0, neurons);
+      c->set_output(1, neurons);
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideLogShares")
+    .Input("row_splits: int64")
+    .Input("ids: int32")
+    .Input("shared: int32")
+    .Input("drawn: float")
+    .Attr("units: int >= 1")
+    .Output("log_shares: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1}));
+      c->set_output(0, c->Vector(RowsOf(c, 0)));
       return absl::OkStatus();
     });
 

@@ -111,39 +111,61 @@ def select_from_tables(
     bucket_ptr: tf.Tensor,
     neuron_ids: tf.Tensor,
     labels: Csr,
-    shared: tf.Tensor,
+    excluded: tf.Tensor,
     step: tf.Tensor,
     *,
     hashed: int,
     bucket_size: int,
     seed: int,
-) -> tuple[Csr, tf.Tensor]:
-    """Labels and the neurons most often found in the buckets.
+) -> Csr:
+    """Labels and the neurons most often found in the buckets, `hashed` in all.
 
-    Returns the rows' own neurons and, `(rows,) float32`, the logarithm of the number of neurons
-    left out that each of the `shared` ones stands for.
+    `excluded` are ids that only a label can bring in.
     """
-    row_splits, ids, log_shares = _ops.dslide_select_from_tables(
-        codes=codes,
-        bucket_ptr=bucket_ptr,
-        neuron_ids=neuron_ids,
-        label_splits=labels.row_splits,
-        label_ids=labels.ids,
-        shared=shared,
-        step=step,
-        hashed=hashed,
-        bucket_size=bucket_size,
-        seed=seed,
+    return Csr(
+        *_ops.dslide_select_from_tables(
+            codes=codes,
+            bucket_ptr=bucket_ptr,
+            neuron_ids=neuron_ids,
+            label_splits=labels.row_splits,
+            label_ids=labels.ids,
+            excluded=excluded,
+            step=step,
+            hashed=hashed,
+            bucket_size=bucket_size,
+            seed=seed,
+        )
     )
-    return Csr(row_splits, ids), log_shares
 
 
 def sample_neurons(
-    step: tf.Tensor, *, units: int, count: int, distribution: str, seed: int
-) -> tf.Tensor:
-    """`(min(count, units),) int32` distinct ids, ascending; another draw for each step."""
+    step: tf.Tensor,
+    *,
+    units: int,
+    count: int,
+    distribution: str,
+    seed: int,
+    fixed: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The `fixed` neurons and others by chance, another draw for each step.
+
+    Returns `min(count, units)` distinct ascending ids `int32`, and `float32` 1 for those drawn by
+    chance and 0 for the fixed ones.
+    """
     return _ops.dslide_sample_neurons(
-        step=step, units=units, count=count, distribution=distribution, seed=seed
+        step=step,
+        fixed=no_neurons() if fixed is None else fixed,
+        units=units,
+        count=count,
+        distribution=distribution,
+        seed=seed,
+    )
+
+
+def log_shares(active: ActiveSet, drawn: tf.Tensor, units: int) -> tf.Tensor:
+    """The logarithm of how many left out neurons each one drawn stands for, `(rows,) float32`."""
+    return _ops.dslide_log_shares(
+        **active.own._asdict(), shared=active.shared, drawn=drawn, units=units
     )
 
 
