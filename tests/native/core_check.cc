@@ -115,7 +115,7 @@ class Source {
   }
   // `count` distinct ascending ids.
   Ints Set(int64_t units, int64_t count) {
-    return SampleNeurons(units, count, Distribution::kUniform, Word());
+    return SampleNeurons(units, count, {}, Distribution::kUniform, Word()).ids;
   }
 
  private:
@@ -394,39 +394,38 @@ void CheckMembership() {
 }
 
 void CheckSelected(const Shape& shape, const LshQuery& query, const Csr& labels) {
-  Selection first;
+  Csr first;
   for (const ParallelFor& pool : kPools) {
     bool sound = false;
-    const Selection got = SelectFromTables(query, labels.view(), pool, &sound);
-    const CsrView own = got.own.view();
+    const Csr got = SelectFromTables(query, labels.view(), pool, &sound);
+    const CsrView own = got.view();
     Check(sound, "sound tables");
-    Check(CheckCsr(own.splits, shape.rows, own.ids, got.own.ids.size(), shape.units, true).empty(),
+    Check(CheckCsr(own.splits, shape.rows, own.ids, got.ids.size(), shape.units, true).empty(),
           shape.Name("selected CSR"));
-    Check(static_cast<int64_t>(got.log_shares.size()) == shape.rows, "one share a row");
     for (int64_t row = 0; row < shape.rows; ++row) {
-      const int64_t label_count = labels.view().length(row);
-      Check(std::includes(own.begin(row), own.end(row), labels.view().begin(row),
-                          labels.view().end(row)),
-            shape.Name("labels"));
-      Check(own.length(row) <= std::max(query.hashed, label_count), shape.Name("size of a row"));
-      Ints others;
-      std::set_difference(query.shared.begin(), query.shared.end(), own.begin(row), own.end(row),
-                          std::back_inserter(others));
-      const double left_out = shape.units - own.length(row);
-      const double share = others.empty() ? 0 : std::log(left_out / others.size());
-      CheckClose({got.log_shares[row]}, {share}, {share * kRounding}, shape.Name("log share"));
+      const int32_t *label = labels.view().begin(row), *last = labels.view().end(row);
+      Check(std::includes(own.begin(row), own.end(row), label, last), shape.Name("labels"));
+      Check(own.length(row) <= std::max(query.hashed, labels.view().length(row)),
+            shape.Name("size of a row"));
+      Ints added;
+      std::set_difference(own.begin(row), own.end(row), label, last, std::back_inserter(added));
+      Check(std::none_of(added.begin(), added.end(),
+                         [&](int32_t id) {
+                           return std::binary_search(query.excluded.begin(), query.excluded.end(),
+                                                     id);
+                         }),
+            shape.Name("excluded neurons"));
     }
-    if (first.own.splits.empty()) first = got;
-    CheckSame(first.own.splits, got.own.splits, "selected splits by threads");
-    CheckSame(first.own.ids, got.own.ids, "selected ids by threads");
-    CheckSame(first.log_shares, got.log_shares, "shares by threads");
+    if (first.splits.empty()) first = got;
+    CheckSame(first.splits, got.splits, "selected splits by threads");
+    CheckSame(first.ids, got.ids, "selected ids by threads");
   }
 }
 
 void CheckSelection() {
   Source source(9);
   for (const Shape& shape : kShapes) {
-    for (int64_t tables : {3, 300}) {
+    for (int64_t tables : {0, 3, 254, 255, 300}) {
       const int64_t buckets = 4, rows = shape.rows, units = shape.units;
       Ints neuron_codes(units * tables), codes(rows * tables);
       for (int32_t& code : neuron_codes) code = source.Integer(buckets);
@@ -434,15 +433,15 @@ void CheckSelection() {
       Ints ptr(tables * (buckets + 1)), ids(tables * units);
       BuildTables(neuron_codes.data(), units, tables, buckets, ptr.data(), ids.data(), Alone);
       const Csr labels = source.Sets(rows, units, 3);
-      const Ints shared = source.Set(units, source.Integer(21));
+      const Ints excluded = source.Set(units, source.Integer(21));
       for (int64_t hashed : {int64_t{0}, int64_t{20}, units}) {
         for (int64_t bucket_size : {int64_t{1}, int64_t{7}, units}) {
-          const LshQuery query = {units,      tables, buckets,     codes.data(), ptr.data(),
-                                  ids.data(), hashed, bucket_size, List(shared), 11};
+          const LshQuery query = {units,      tables, buckets,     codes.data(),   ptr.data(),
+                                  ids.data(), hashed, bucket_size, List(excluded), 11};
           CheckSelected(shape, query, labels);
         }
       }
-      if (rows == 0 || units < 60) continue;  // too few for every bucket to hold one
+      if (rows == 0 || units < 60 || tables == 0) continue;  // too few for every bucket to hold one
       // Tables that are not sound, with more ids of one neuron than a counter holds.
       Ints broken(tables * units, static_cast<int32_t>(units));
       bool sound = true;
@@ -456,7 +455,7 @@ void CheckSelection() {
   }
 }
 
-void CheckLabelsAndSamples() {
+void CheckLabels() {
   const std::vector<int64_t> splits = {0, 4, 4, 6}, values = {3, -1, 0, 3, -1, 4};
   Csr labels;
   Check(CanonicalLabels(splits.data(), 3, values.data(), 6, 5, &labels).empty(), "labels");
@@ -481,14 +480,60 @@ void CheckLabelsAndSamples() {
   Check(CheckCsr(splits.data(), 3, repeated.data(), 6, 3, false).empty(), "repeated ids");
   Check(!CheckCsr(splits.data(), 3, repeated.data(), 6, 3, true).empty(), "repeated ids, strictly");
   Check(!CheckCsr(splits.data(), 3, repeated.data(), 6, 2, false).empty(), "id out of range");
+}
 
+void CheckSamples() {
+  Source source(12);
   for (Distribution distribution : {Distribution::kUniform, Distribution::kLogUniform}) {
     for (int64_t units : {1, 63, 64, 65, 5000}) {
       for (int64_t count : {int64_t{0}, int64_t{1}, units / 2, units, units + 9}) {
-        const Ints ids = SampleNeurons(units, count, distribution, 12);
-        Check(static_cast<int64_t>(ids.size()) == std::min(count, units), "number of samples");
-        const int64_t bounds[] = {0, static_cast<int64_t>(ids.size())};
-        Check(CheckCsr(bounds, 1, ids.data(), ids.size(), units, true).empty(), "distinct samples");
+        for (int64_t fixed_count : {int64_t{0}, int64_t{1}, units / 3, units}) {
+          const Ints fixed = source.Set(units, fixed_count);
+          const SharedNeurons got = SampleNeurons(units, count, List(fixed), distribution, 12);
+          const int64_t size = got.ids.size(), bounds[] = {0, size};
+          Check(size == std::max(fixed_count, std::min(count, units)), "number of samples");
+          Check(CheckCsr(bounds, 1, got.ids.data(), size, units, true).empty(), "distinct samples");
+          Ints given;
+          for (size_t s = 0; s < got.drawn.size(); ++s) {
+            Check(got.drawn[s] == 0 || got.drawn[s] == 1, "drawn or not");
+            if (got.drawn[s] == 0) given.push_back(got.ids[s]);
+          }
+          Check(got.drawn.size() == got.ids.size(), "a mark for each sample");
+          CheckSame(given, fixed, "fixed neurons");
+        }
+      }
+    }
+  }
+}
+
+// What the shared neurons drawn by chance stand for.
+void CheckLogShares() {
+  Source source(13);
+  for (const Shape& shape : kShapes) {
+    const Csr own = source.Sets(shape.rows, shape.units, 30);
+    const CsrView view = own.view();
+    for (int64_t count : {int64_t{0}, int64_t{1}, shape.units / 2, shape.units}) {
+      const SharedNeurons shared =
+          SampleNeurons(shape.units, count, List(source.Set(shape.units, count / 3)),
+                        Distribution::kUniform, source.Word());
+      Doubles exact(shape.rows), bound(shape.rows);
+      for (int64_t row = 0; row < shape.rows; ++row) {
+        std::set<int32_t> certain(view.begin(row), view.end(row)), standing;
+        for (size_t s = 0; s < shared.ids.size(); ++s) {
+          const bool is_own = std::binary_search(view.begin(row), view.end(row), shared.ids[s]);
+          if (!is_own) (shared.drawn[s] == 1 ? standing : certain).insert(shared.ids[s]);
+        }
+        const double left_out = shape.units - static_cast<double>(certain.size());
+        exact[row] = standing.empty() ? 0 : std::log(left_out / standing.size());
+        bound[row] = exact[row] * kRounding;
+      }
+      Floats first;
+      for (const ParallelFor& pool : kPools) {
+        const Floats got =
+            LogShares(view, List(shared.ids), shared.drawn.data(), shape.units, pool);
+        CheckClose(got, exact, bound, shape.Name("LogShares"));
+        if (first.empty()) first = got;
+        CheckSame(first, got, "shares by threads");
       }
     }
   }
@@ -1108,7 +1153,9 @@ void CheckAll() {
   CheckTables();
   CheckMembership();
   CheckSelection();
-  CheckLabelsAndSamples();
+  CheckLabels();
+  CheckSamples();
+  CheckLogShares();
   CheckDenseAdam();
   CheckGroupedRows();
   Source source(30);
