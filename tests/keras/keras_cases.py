@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_dslide import AllNeurons, DSlideDense
+from tf_dslide.samplers import Selection
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,6 +67,27 @@ def sampled_crossentropy(
     for row, ids in enumerate(active):
         out[row, ids] = logits[row, ids]
     return softmax_crossentropy(out, wanted)
+
+
+def active_rows(selection: Selection) -> tuple[Labels, list[list[float]]]:
+    """Each row's active neurons, ascending, and what is added to the logit of each."""
+    own, shared = selection.active
+    splits, own_ids, shared_ids = own.row_splits.numpy(), own.ids.numpy(), shared.numpy()
+    rows = len(splits) - 1
+    assert (np.diff(shared_ids) > 0).all()
+    own_added, shared_added = selection.offsets or (None, tf.zeros(shared.shape))
+    own_added = tf.zeros(own.ids.shape) if own_added is None else own_added
+    shared_added = np.broadcast_to(shared_added, (rows, len(shared_ids)))
+    sets, added = [], []
+    for row in range(rows):
+        entries = slice(*splits[row : row + 2])
+        assert (np.diff(own_ids[entries]) > 0).all()
+        # A shared neuron that is among the row's own counts once, as its own.
+        offsets = dict(zip(shared_ids.tolist(), shared_added[row].tolist(), strict=True))
+        offsets.update(zip(own_ids[entries].tolist(), own_added[entries].numpy(), strict=True))
+        sets.append(sorted(offsets))
+        added.append([float(offsets[i]) for i in sets[-1]])
+    return sets, added
 
 
 class RowAdam:

@@ -9,6 +9,7 @@ import scipy.sparse
 import tensorflow as tf
 from keras_cases import (
     RowAdam,
+    active_rows,
     close,
     dense,
     dense_twin,
@@ -32,6 +33,7 @@ from tf_dslide import (
     SparseAdam,
     SparseDense,
     UniformSampler,
+    samplers,
 )
 from tf_dslide.labels import to_csr
 
@@ -108,14 +110,19 @@ def test_equals_dense(shape, kind, use_bias, graph):
 @pytest.mark.parametrize(
     "sampler",
     [
-        LshSampler(active=97, random=1.0),
-        LshSampler(hash=DWTA(), active=10**6, random=1.0),
+        LshSampler(active=97, random=1.0, head=0.0),
+        LshSampler(hash=DWTA(), active=10**6, random=1.0, head=0.0),
+        LshSampler(active=97, random=0.0, head=1.0),
+        LshSampler(active=97, random=0.6, head=0.4),
         UniformSampler(97),
         UniformSampler(500, correction=True),
         LogUniformSampler(97),
         LogUniformSampler(10**6, correction=True),
     ],
-    ids=["lsh", "dwta", "uniform", "uniform_corrected", "log_uniform", "log_uniform_corrected"],
+    ids=[
+        *("lsh", "dwta", "head", "head_and_random"),
+        *("uniform", "uniform_corrected", "log_uniform", "log_uniform_corrected"),
+    ],
 )
 def test_sampler_that_takes_all_neurons_equals_all_neurons(sampler):
     units, dim, batch = 97, 12, 9
@@ -133,12 +140,17 @@ def test_sampler_that_takes_all_neurons_equals_all_neurons(sampler):
     "sampler",
     [
         LshSampler(active=40),
-        LshSampler(hash=SimHash(bits=5, tables=4), active=300, random=0.0),
+        LshSampler(hash=SimHash(bits=5, tables=4), active=300, random=0.0, head=0.0),
+        LshSampler(active=40, random=0.0),
+        LshSampler(active=40, random=0.8, head=0.0),
         LshSampler(hash=DWTA(tables=7), active=3),
         UniformSampler(17),
         LogUniformSampler(17, correction=True),
     ],
-    ids=["lsh", "no_random", "fewer_than_labels", "uniform", "log_uniform_corrected"],
+    ids=[
+        *("lsh", "hashed", "no_random", "no_head", "fewer_than_labels"),
+        *("uniform", "log_uniform_corrected"),
+    ],
 )
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 def test_loss_and_gradients_over_the_active_set_that_was_chosen(sampler, graph):
@@ -160,19 +172,18 @@ def test_loss_and_gradients_over_the_active_set_that_was_chosen(sampler, graph):
     losses, gradients, rows = (tf.function(step) if graph else step)()
     # The same step's choice again: it depends on the seed and the step's number alone.
     at_work = layer._at_work
-    csr, offsets = at_work.selector.select(xs, to_csr(y, units), layer.kernel, at_work.step.value())
-    ragged = tf.RaggedTensor.from_row_splits(csr.ids, csr.row_splits)
-    sets = ragged.to_list()
+    selection = at_work.selector.select(
+        xs, to_csr(y, units), layer.kernel, layer.bias, at_work.step.value()
+    )
+    sets, added = active_rows(selection)
     for ids, row in zip(labels, sets, strict=True):
         assert set(ids) <= set(row)
-        assert row == sorted(set(row))
     assert any(len(row) < units for row in sets)
 
     kernel = layer.kernel.numpy().astype("float64")
     logits = x @ kernel.T + layer.bias.numpy()
-    if offsets is not None:
-        for row, ids in enumerate(sets):
-            logits[row, ids] += ragged.with_values(offsets)[row].numpy()
+    for row, ids in enumerate(sets):
+        logits[row, ids] += added[row]
     losses64, by_logit = sampled_crossentropy(logits, targets(labels, units), sets)
     close(losses, losses64)
     close(gradients[0], by_logit @ kernel)
@@ -184,7 +195,7 @@ def test_loss_and_gradients_over_the_active_set_that_was_chosen(sampler, graph):
 
 
 class FrozenSet(tf_dslide.Sampler):
-    """Always the same neurons, and the labels."""
+    """Always the same neurons for all rows, and each row's labels."""
 
     def __init__(self, ids: list[int]) -> None:
         self.ids = ids
@@ -192,12 +203,10 @@ class FrozenSet(tf_dslide.Sampler):
     def selector(self, units, dim):
         ids = self.ids
 
-        class Frozen(tf_dslide.samplers.Selector):
-            def select(self, x, labels, kernel, step):
-                from tf_dslide._native import ops
-
-                both = ops.union_with_labels(tf.constant(ids, tf.int32), labels)
-                return tf_dslide.samplers.ActiveSet(both, None)
+        class Frozen(samplers.Selector):
+            def select(self, x, labels, kernel, bias, step):
+                active = samplers.ActiveSet(labels, tf.constant(ids, tf.int32))
+                return samplers.Selection(active)
 
         return Frozen()
 

@@ -251,7 +251,11 @@ def test_the_offsets_of_a_sampler_do_not_change_the_ranking(case):
     labels = [ids[:1] or [0] for ids in labels]
     x = np.random.default_rng(1).normal(size=(ROWS, DIM)).astype("float32")
     # Every neuron is drawn, so the training metric must equal the exact one.
-    for sampler in (UniformSampler(UNITS, correction=True), LshSampler(active=UNITS, random=1.0)):
+    for sampler in (
+        UniformSampler(UNITS, correction=True),
+        LshSampler(active=UNITS, random=1.0, head=0.0),
+        LshSampler(active=UNITS, random=0.6, head=0.4),
+    ):
         model = wide_model(UNITS, DIM, sampler=sampler)
         model.compile(SparseAdam(0.0), SlideCrossentropy(), metrics=make(3))
         trained = model.train_on_batch(x, padded(labels))
