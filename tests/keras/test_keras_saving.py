@@ -39,6 +39,7 @@ SAMPLERS = {
         hash=SimHash(bits=4, tables=7, density=0.5, seed=3),
         active=50,
         random=0.25,
+        head=0.5,
         bucket_size=64,
         rebuild_every=2,
         rebuild_decay=0.3,
