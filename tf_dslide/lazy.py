@@ -49,9 +49,7 @@ class Weights:
         """
         if self.selector is None:
             raise RuntimeError("there is nothing to sample: every neuron is active")
-        selection = self.selector.select(
-            x, labels, self.kernel, self.bias, self.step
-        )
+        selection = self.selector.select(x, labels, self.kernel, self.bias, self.step)
         view = ops.transpose(selection.active, self.units)
         return ops.active_logits(x, view, self.kernel, self.bias), selection
 

@@ -127,12 +127,12 @@ class LshSampler(Sampler):
 
     The other neurons matter too: together they are much of the softmax's sum. Hashing looks at
     directions and knows nothing of biases, so a part of the active set is the head: the neurons of
-    the largest biases, those of the commonest labels, that are likely for every sample. Another part
-    is drawn at random, uniformly, and stands for the rest: to the logit of each neuron drawn the
-    logarithm of the number of neurons that it stands for is added. The sum over the active set then
-    estimates the sum over all neurons without bias. Both parts are the same for the whole batch, so
-    that they cost no more than a dense matrix product. (SLIDE has hashed neurons only, as have
-    `random=0, head=0`.)
+    the largest biases, those of the commonest labels, that are likely for every sample. Another
+    part is drawn at random, uniformly, and stands for the rest: to the logit of each neuron drawn
+    the logarithm of the number of neurons that it stands for is added. The sum over the active set
+    then estimates the sum over all neurons without bias. Both parts are the same for the whole
+    batch, so that they cost no more than a dense matrix product. (SLIDE has hashed neurons only, as
+    have `random=0, head=0`.)
 
     The tables are rebuilt inside the training graph after `rebuild_every` steps, then at intervals
     that grow by the factor `exp(rebuild_decay)`. A bucket longer than `bucket_size` gives a window
@@ -198,7 +198,8 @@ class LshSampler(Sampler):
     def counts_of(self, units: int) -> Counts:
         """How the neurons of a sample divide, in a layer of so many."""
         active = min(units, self.active or max(64, min(3000, units // 10)))
-        head, random = (round(share * active) for share in (self.head, self.random))
+        head = round(self.head * active)
+        random = min(active - head, round(self.random * active))
         return Counts(active - head - random, head, random)
 
     def selector(self, units: int, dim: int) -> "TableSelector":
@@ -236,9 +237,7 @@ class TableSelector(Selector):
             self._neuron_ids = tf.Variable(
                 tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
             )
-            self._head = tf.Variable(
-                tf.zeros((0,), tf.int32), shape=(None,), trainable=False
-            )
+            self._head = tf.Variable(tf.zeros((0,), tf.int32), shape=(None,), trainable=False)
             self._next_rebuild = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._rebuilds = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._stale = tf.Variable(True, trainable=False)
@@ -258,7 +257,7 @@ class TableSelector(Selector):
             self._hash.codes(x),
             self._bucket_ptr,
             self._neuron_ids,
-            no_labels(x) if predicts else labels,
+            no_labels(x) if labels is None else labels,
             self._head,
             step,
             hashed=counts.hashed + counts.random if predicts else counts.hashed,

@@ -59,11 +59,15 @@ namespace {
 bool IdsAreSound(const int64_t* splits, int64_t rows, const int32_t* ids, int64_t size,
                  int64_t units, bool strictly) {
   const uint32_t limit = static_cast<uint32_t>(units);
-  const int32_t step = strictly ? 1 : 0;
   uint32_t bad = 0;
   for (int64_t j = 0; j < size; ++j) bad |= static_cast<uint32_t>(ids[j]) >= limit;
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t j = splits[row] + 1; j < splits[row + 1]; ++j) bad |= ids[j] < ids[j - 1] + step;
+    const int64_t first = splits[row] + 1, end = splits[row + 1];
+    if (strictly) {
+      for (int64_t j = first; j < end; ++j) bad |= ids[j] <= ids[j - 1];
+    } else {
+      for (int64_t j = first; j < end; ++j) bad |= ids[j] < ids[j - 1];
+    }
   }
   return bad == 0;
 }
@@ -81,7 +85,7 @@ std::string CheckCsr(const int64_t* splits, int64_t rows, const int32_t* ids, in
         return "row " + std::to_string(row) + " has id " + std::to_string(ids[j]) +
                ", which is outside [0, " + std::to_string(units) + ")";
       }
-      if (j > splits[row] && ids[j] < ids[j - 1] + (strictly ? 1 : 0)) {
+      if (j > splits[row] && (strictly ? ids[j] <= ids[j - 1] : ids[j] < ids[j - 1])) {
         return "ids must ascend in each row; row " + std::to_string(row) + " has " +
                std::to_string(ids[j - 1]) + " and then " + std::to_string(ids[j]);
       }
@@ -221,7 +225,7 @@ class RowSelector {
                  std::vector<int32_t>* ids) {
     const int64_t labels = label_end - label_begin;
     for (const int32_t* label = label_begin; label != label_end; ++label) chosen_.Add(*label);
-    if (query_.hashed > labels) {
+    if (query_.hashed > labels && query_.tables > 0) {
       CountVotes(row);
       ChooseMostVoted(query_.hashed - labels, label_begin, label_end);
       for (const int32_t id : levels_.Reached(1)) votes_[id] = 0;

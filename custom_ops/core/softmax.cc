@@ -105,16 +105,17 @@ struct Scored {
 };
 
 // All neurons of a row, each once.
-void ListRow(const ActiveSets& active, const Membership& shared, int64_t row,
-             std::vector<float>* logits, std::vector<Scored>* list) {
+void ListRow(const ActiveSets& active, int64_t row, std::vector<Scored>* list) {
   list->clear();
   for (int64_t e = active.own.splits[row]; e < active.own.splits[row + 1]; ++e) {
     list->push_back({active.logits[e], active.own.ids[e]});
   }
-  logits->resize(active.shared.count);
-  CopyShared(active, shared, row, logits->data());
-  for (int64_t s = 0; s < active.shared.count; ++s) {
-    if ((*logits)[s] != kLowest) list->push_back({(*logits)[s], active.shared.ids[s]});
+  const float* logits = active.shared_logits + row * active.shared.count;
+  const int32_t *own = active.own.begin(row), *end = active.own.end(row);
+  for (const int32_t id : active.shared) {
+    while (own != end && *own < id) ++own;
+    if (own == end || *own != id) list->push_back({*logits, id});
+    ++logits;
   }
 }
 
@@ -122,12 +123,10 @@ void ListRow(const ActiveSets& active, const Membership& shared, int64_t row,
 
 void ActiveTopK(const ActiveSets& active, int64_t k, int32_t* ids, float* scores,
                 const ParallelFor& parallel) {
-  const Membership shared(active.shared);
   parallel(active.own.rows, RowCost(active, 3), [&](int64_t begin, int64_t end) {
-    std::vector<float> logits;
     std::vector<Scored> list;
     for (int64_t row = begin; row < end; ++row) {
-      ListRow(active, shared, row, &logits, &list);
+      ListRow(active, row, &list);
       const int64_t best = std::min<int64_t>(k, list.size());
       std::partial_sort(list.begin(), list.begin() + best, list.end(),
                         [](const Scored& a, const Scored& b) {

@@ -286,7 +286,6 @@ def test_drawn_neurons_that_are_neither_drawn_nor_not(value):
 
 
 # Where the ops are not told the number of units, any int32 may be an id.
-@pytest.mark.xfail(run=False, reason="IdsAreSound overflows at 2147483647, and the op crashes")
 @pytest.mark.parametrize("op", ["softmax_crossentropy", "active_top_k"])
 def test_ids_that_fall_from_the_largest(op):
     assert_refused(op, shared=int32(2**31 - 1, 3))

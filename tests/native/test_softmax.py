@@ -203,11 +203,7 @@ def test_active_top_k(rng, rows, units, k, shared):
         np.testing.assert_array_equal(got, expected)
 
 
-# A shared neuron whose logit is -infinity, as a masked unit's is, is taken for one that is own.
-masked = pytest.mark.xfail(reason="ActiveTopK drops shared neurons of -infinity", strict=True)
-
-
-@pytest.mark.parametrize("own", [5, pytest.param(3, marks=masked), pytest.param(0, marks=masked)])
+@pytest.mark.parametrize("own", [5, 3, 0])
 def test_active_top_k_orders_infinities_and_zeros(own):
     logits = np.asarray([-np.inf, 0.0, np.inf, -0.0, -np.inf], np.float32)
     neurons = np.array([1, 2, 4, 6, 9])
