@@ -2,6 +2,7 @@
 
 #include "custom_ops/core/sparse_products.h"
 #include "custom_ops/kernels/glue.h"
+#include "custom_ops/kernels/huge_pages.h"
 
 namespace dslide {
 namespace {
@@ -38,6 +39,7 @@ class AdamOp : public OpKernel {
     OP_REQUIRES(ctx, t >= 1,
                 absl::InvalidArgumentError("step counts from 1; received " + std::to_string(t)));
     const TensorShape& shape = variables.shape(0);
+    for (int i : {0, 1, 2}) huge_pages_.Use(i, variables.data(i), shape.num_elements());
     const int64_t rows = shape.dims() == 0 ? 1 : shape.dim_size(0);
     const AdamState state = {variables.data(0), variables.data(1), variables.data(2),
                              rows == 0 ? 0 : shape.num_elements() / rows};
@@ -59,6 +61,7 @@ class AdamOp : public OpKernel {
   }
 
   float beta_1_, beta_2_, epsilon_;
+  HugePages huge_pages_;
 };
 
 class DenseAdamOp : public AdamOp {

@@ -1,0 +1,26 @@
+// Large pages for the weights: rows picked here and there from gigabytes otherwise cost a walk
+// through the page tables each, which takes longer than reading the row.
+
+#ifndef TF_DSLIDE_KERNELS_HUGE_PAGES_H_
+#define TF_DSLIDE_KERNELS_HUGE_PAGES_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+namespace dslide {
+
+// Remembers up to four blocks of memory, so that each is moved to large pages once.
+class HugePages {
+ public:
+  // Asks the system to back block number `i` with large pages. Blocks under 16 MB stay as they are,
+  // and so do all where the system has no large pages to give: it is only a matter of speed.
+  void Use(int i, const float* data, int64_t count);
+
+ private:
+  std::array<std::atomic<const float*>, 4> seen_{};
+};
+
+}  // namespace dslide
+
+#endif  // TF_DSLIDE_KERNELS_HUGE_PAGES_H_
