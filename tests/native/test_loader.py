@@ -4,6 +4,7 @@ import json
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from tf_dslide._native import loader
 
@@ -72,3 +73,16 @@ def test_build_info():
     assert info.simd in ("portable", "avx2", "avx512")
     assert "-O3" in info.flags
     assert info.as_dict()["compiler"] == info.compiler
+
+
+def test_every_op_on_a_variable_either_reads_or_updates():
+    names = [name for name in dir(loader.load()) if name.startswith("Dslide")]
+    definitions = [op_def_registry.get(name) for name in names]
+    on_variables = {
+        definition.name
+        for definition in definitions
+        if any(argument.type == tf.resource.as_datatype_enum for argument in definition.input_arg)
+    }
+    updating = {name for name in on_variables if name.endswith("Adam")}
+    assert len(updating) == 3
+    assert set(loader.READING_OPS) == on_variables - updating

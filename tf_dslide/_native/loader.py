@@ -25,7 +25,7 @@ REBUILD = (
 READING_OPS = (
     "DslideActiveLogits",
     "DslideCsrMatMul",
-    "DslideCsrMatMulByNeuron",
+    "DslideActiveMatMul",
     "DslideTopK",
     "DslideFullCrossentropy",
     "DslideFullCrossentropyGradient",
