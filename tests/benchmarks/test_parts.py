@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tf_dslide.data import batches
+from tf_dslide.data import Dataset, batches
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -40,22 +41,22 @@ def args() -> argparse.Namespace:
 
 
 @pytest.fixture(scope="module")
-def data(args):
+def data(args: argparse.Namespace) -> Dataset:
     return parts.make_data(args)
 
 
 @pytest.fixture(scope="module")
-def step_and_counts(args, data):
+def step_and_counts(args: argparse.Namespace, data: Dataset) -> tuple[Any, roofline.Counts]:
     """A step on the first batch, with tables of the weights that it began with."""
     step = new_step(args, data)
     return step, step.run(first_batch(data), 1)
 
 
-def first_batch(data):
+def first_batch(data: Dataset) -> tuple[Any, Any]:
     return next(iter(batches(data, ROWS)))
 
 
-def new_step(args, data) -> parts.Step:
+def new_step(args: argparse.Namespace, data: Dataset) -> parts.Step:
     model = parts.make_model(args, data.num_features)
     model.optimizer.build(model.trainable_variables)
     model.layers[-1].rebuild()
