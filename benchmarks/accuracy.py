@@ -21,6 +21,7 @@ from tf_dslide import (  # noqa: E402
     LabelPrior,
     LshSampler,
     PrecisionAtK,
+    SharedLshSampler,
     SimHash,
     SlideCrossentropy,
     SparseAdam,
@@ -34,7 +35,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("train")
     parser.add_argument("test")
-    parser.add_argument("--methods", nargs="+", default=["lsh", "all"])
+    parser.add_argument(
+        "--methods", nargs="+", default=["lsh", "all"], help="of: lsh shared uniform all"
+    )
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=1024)
@@ -63,7 +66,8 @@ def sampler_of(method: str, args: argparse.Namespace, units: int):
     if method == "uniform":
         return UniformSampler(active, seed=args.seed)
     family = {"simhash": SimHash, "dwta": DWTA}[args.hash](args.bits, tables=args.tables)
-    return LshSampler(
+    sampler = {"lsh": LshSampler, "shared": SharedLshSampler}[method]
+    return sampler(
         family,
         active,
         args.random,

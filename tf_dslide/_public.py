@@ -17,6 +17,7 @@ from tf_dslide.samplers import (
     LogUniformSampler,
     LshSampler,
     Sampler,
+    SharedLshSampler,
     UniformSampler,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "PrecisionAtK",
     "PropensityScoredPrecisionAtK",
     "Sampler",
+    "SharedLshSampler",
     "SimHash",
     "SlideCrossentropy",
     "SparseAdam",

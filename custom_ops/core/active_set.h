@@ -72,28 +72,6 @@ std::string CanonicalLabels(const int64_t* splits, int64_t rows, const int64_t* 
 std::string CheckCsr(const int64_t* splits, int64_t rows, const int32_t* ids, int64_t size,
                      int64_t units, bool strictly);
 
-struct LshQuery {
-  int64_t units;
-  int64_t tables;
-  int64_t buckets;
-  const int32_t* codes;       // (rows, tables)
-  const int32_t* bucket_ptr;  // (tables, buckets + 1)
-  const int32_t* neuron_ids;  // (tables, units)
-  int64_t hashed;             // wanted number of a row's labels and neurons from the tables
-  int64_t bucket_size;        // at most so many are taken from one bucket
-  IdList excluded;            // neurons that only a label can bring in
-  uint64_t seed;
-};
-
-// Each row's labels and the neurons of the buckets that its codes name: those found in most tables
-// first, until the row holds `hashed` of them. Excluded neurons are passed over unless they are
-// labels. A bucket longer than `bucket_size` gives a window
-// at a random offset. Takes `units` bytes a thread and O(tables * bucket_size + units / 4096) a
-// row. Tables that hold an id outside [0, units), or one more often than once a table, leave
-// `sound` false.
-Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
-                     bool* sound);
-
 enum class Distribution { kUniform, kLogUniform };
 
 // Neurons for all rows of a batch: ids[s] was drawn by chance if drawn[s] is 1, and not if it is 0.
@@ -102,7 +80,7 @@ struct SharedNeurons {
   std::vector<float> drawn;
 };
 
-// The `fixed` neurons and others drawn by chance, `count` distinct ones in all, ascending.
+// The `fixed` neurons and `count` others drawn by chance, as far as there are so many, ascending.
 // kLogUniform prefers low ids: P(id) ~ log(1 + 1 / (id + 1)).
 SharedNeurons SampleNeurons(int64_t units, int64_t count, const IdList& fixed,
                             Distribution distribution, uint64_t seed);

@@ -1,5 +1,6 @@
 #include "custom_ops/core/active_set.h"
 #include "custom_ops/core/random.h"
+#include "custom_ops/core/selection.h"
 #include "custom_ops/kernels/glue.h"
 
 namespace dslide {
@@ -14,65 +15,100 @@ uint64_t StepSeed(OpKernelContext* ctx, int input, int64_t seed) {
   return Mix(seed, ctx->input(input).scalar<int64_t>()());
 }
 
-class SelectFromTablesOp : public OpKernel {
+// What the two ops that look into hash tables share: codes, bucket_ptr and neuron_ids from input 0
+// on, then others, the last two of which are `excluded` and `step`.
+class LookupOp : public OpKernel {
  public:
-  explicit SelectFromTablesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit LookupOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "hashed", &hashed_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "bucket_size", &bucket_size_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
   }
 
-  void Compute(OpKernelContext* ctx) override {
-    for (int i = 0; i < 3; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
-    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 6, 0));
+ protected:
+  absl::Status Query(OpKernelContext* ctx, LshQuery* query) const {
+    for (int i = 0; i < 3; ++i) TF_RETURN_IF_ERROR(ExpectRank(ctx, i, 2));
+    const int excluded = ctx->num_inputs() - 2, step = ctx->num_inputs() - 1;
+    TF_RETURN_IF_ERROR(ExpectRank(ctx, step, 0));
     const Tensor& codes = ctx->input(0);
     const Tensor& ptr = ctx->input(1);
     const Tensor& ids = ctx->input(2);
-    const int64_t tables = codes.dim_size(1), units = ids.dim_size(1);
-    const int64_t buckets = ptr.dim_size(1) - 1;
-    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "tables in bucket_ptr", ptr.dim_size(0), tables));
-    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "tables in neuron_ids", ids.dim_size(0), tables));
-    OP_REQUIRES(ctx, tables < 65535, absl::InvalidArgumentError("at most 65534 tables"));
-    CsrView labels;
-    OP_REQUIRES_OK(ctx, CsrInput(ctx, 3, units, true, &labels));
-    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, codes.dim_size(0)));
-    const auto flat = codes.flat<int32_t>();
-    for (int64_t i = 0; i < flat.size(); ++i) {
-      OP_REQUIRES(ctx, flat(i) >= 0 && flat(i) < buckets,
-                  absl::InvalidArgumentError("code " + std::to_string(flat(i)) +
-                                             " is outside [0, " + std::to_string(buckets) + ")"));
-    }
-    IdList excluded;
-    OP_REQUIRES_OK(ctx, IdListInput(ctx, 5, units, &excluded));
-    const LshQuery query = {units,
-                            tables,
-                            buckets,
-                            flat.data(),
-                            ptr.flat<int32_t>().data(),
-                            ids.flat<int32_t>().data(),
-                            hashed_,
-                            bucket_size_,
-                            excluded,
-                            StepSeed(ctx, 6, seed_)};
-    for (int64_t table = 0; table < tables; ++table) {
-      const int32_t* border = query.bucket_ptr + table * (buckets + 1);
-      OP_REQUIRES(ctx,
-                  border[0] == 0 && border[buckets] == units &&
-                      std::is_sorted(border, border + buckets + 1),
-                  absl::InvalidArgumentError("bucket_ptr of table " + std::to_string(table) +
-                                             " must rise from 0 to the number of neurons, " +
-                                             std::to_string(units)));
-    }
-    bool sound;
-    const Csr own = SelectFromTables(query, labels, PoolOf(ctx), &sound);
-    OP_REQUIRES(ctx, sound,
-                absl::InvalidArgumentError("neuron_ids must name each of the " +
-                                           std::to_string(units) + " neurons once a table"));
-    OP_REQUIRES_OK(ctx, SetCsr(ctx, own));
+    const int64_t tables = codes.dim_size(1);
+    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "tables in bucket_ptr", ptr.dim_size(0), tables));
+    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "tables in neuron_ids", ids.dim_size(0), tables));
+    if (tables >= 65535) return Invalid(ctx, "at most 65534 tables");
+    *query = {ids.dim_size(1),
+              tables,
+              ptr.dim_size(1) - 1,
+              codes.flat<int32_t>().data(),
+              ptr.flat<int32_t>().data(),
+              ids.flat<int32_t>().data(),
+              hashed_,
+              bucket_size_,
+              {},
+              StepSeed(ctx, step, seed_)};
+    TF_RETURN_IF_ERROR(IdListInput(ctx, excluded, query->units, &query->excluded));
+    return Check(ctx, *query, codes.NumElements());
+  }
+
+  absl::Status Unsound(OpKernelContext* ctx, const LshQuery& query) const {
+    return Invalid(ctx, "neuron_ids must name each of the " + std::to_string(query.units) +
+                            " neurons once a table");
   }
 
  private:
+  static absl::Status Check(OpKernelContext* ctx, const LshQuery& query, int64_t codes) {
+    for (int64_t i = 0; i < codes; ++i) {
+      if (query.codes[i] >= 0 && query.codes[i] < query.buckets) continue;
+      return Invalid(ctx, "code " + std::to_string(query.codes[i]) + " is outside [0, " +
+                              std::to_string(query.buckets) + ")");
+    }
+    for (int64_t table = 0; table < query.tables; ++table) {
+      const int32_t* border = query.bucket_ptr + table * (query.buckets + 1);
+      if (border[0] == 0 && border[query.buckets] == query.units &&
+          std::is_sorted(border, border + query.buckets + 1)) {
+        continue;
+      }
+      return Invalid(ctx, "bucket_ptr of table " + std::to_string(table) +
+                              " must rise from 0 to the number of neurons, " +
+                              std::to_string(query.units));
+    }
+    return absl::OkStatus();
+  }
+
   int64_t hashed_, bucket_size_, seed_;
+};
+
+class SelectFromTablesOp : public LookupOp {
+ public:
+  using LookupOp::LookupOp;
+
+  void Compute(OpKernelContext* ctx) override {
+    LshQuery query;
+    CsrView labels;
+    OP_REQUIRES_OK(ctx, Query(ctx, &query));
+    OP_REQUIRES_OK(ctx, CsrInput(ctx, 3, query.units, true, &labels));
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, ctx->input(0).dim_size(0)));
+    bool sound;
+    const Csr own = SelectFromTables(query, labels, PoolOf(ctx), &sound);
+    if (!sound) OP_REQUIRES_OK(ctx, Unsound(ctx, query));
+    OP_REQUIRES_OK(ctx, SetCsr(ctx, own));
+  }
+};
+
+class SelectForBatchOp : public LookupOp {
+ public:
+  using LookupOp::LookupOp;
+
+  void Compute(OpKernelContext* ctx) override {
+    LshQuery query;
+    OP_REQUIRES_OK(ctx, Query(ctx, &query));
+    bool sound;
+    const std::vector<int32_t> ids =
+        SelectForBatch(query, ctx->input(0).dim_size(0), PoolOf(ctx), &sound);
+    if (!sound) OP_REQUIRES_OK(ctx, Unsound(ctx, query));
+    OP_REQUIRES_OK(ctx, SetVector(ctx, 0, ids));
+  }
 };
 
 class SampleNeuronsOp : public OpKernel {
@@ -244,6 +280,7 @@ class TransposeOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("DslideSelectFromTables").Device(DEVICE_CPU), SelectFromTablesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideSelectForBatch").Device(DEVICE_CPU), SelectForBatchOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSampleNeurons").Device(DEVICE_CPU), SampleNeuronsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideLogShares").Device(DEVICE_CPU), LogSharesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCanonicalLabels").Device(DEVICE_CPU), CanonicalLabelsOp);

@@ -139,6 +139,22 @@ REGISTER_OP("DslideSelectFromTables")
       return absl::OkStatus();
     });
 
+REGISTER_OP("DslideSelectForBatch")
+    .Input("codes: int32")
+    .Input("bucket_ptr: int32")
+    .Input("neuron_ids: int32")
+    .Input("excluded: int32")
+    .Input("step: int64")
+    .Attr("hashed: int >= 0")
+    .Attr("bucket_size: int >= 1")
+    .Attr("seed: int")
+    .Output("ids: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 2, 1, 0}));
+      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
+      return absl::OkStatus();
+    });
+
 REGISTER_OP("DslideSampleNeurons")
     .Input("step: int64")
     .Input("fixed: int32")
@@ -155,7 +171,7 @@ REGISTER_OP("DslideSampleNeurons")
       TF_RETURN_IF_ERROR(c->GetAttr("units", &units));
       TF_RETURN_IF_ERROR(c->GetAttr("count", &count));
       const ShapeHandle neurons = c->ValueKnown(fixed)
-                                      ? c->Vector(std::max(c->Value(fixed), std::min(units, count)))
+                                      ? c->Vector(std::min(units, c->Value(fixed) + count))
                                       : c->Vector(InferenceContext::kUnknownDim);
       c->set_output(0, neurons);
       c->set_output(1, neurons);

@@ -15,6 +15,7 @@ from tf_dslide import (
     DSlideDense,
     LogUniformSampler,
     LshSampler,
+    SharedLshSampler,
     SimHash,
     SlideCrossentropy,
     SparseAdam,
@@ -74,6 +75,8 @@ EVERY = {
     "lsh_head": LshSampler(active=60, random=0.1, head=0.9),
     "lsh_no_head": LshSampler(active=60, random=0.8, head=0.0),
     "dwta": LshSampler(hash=DWTA(tables=9), active=60),
+    "shared": SharedLshSampler(active=60),
+    "shared_hashed": SharedLshSampler(active=60, random=0.0, head=0.0),
     "tiny": LshSampler(hash=SimHash(bits=2, tables=1), active=2, bucket_size=1),
     "uniform": UniformSampler(30),
     "log_uniform": LogUniformSampler(30, correction=True),
@@ -114,6 +117,19 @@ def test_classic_samplers_draw_one_set_for_the_batch_without_accidental_hits(nam
     for ids, row in zip(labels, sets, strict=True):
         assert set(row) == drawn | set(ids)
         assert len(row) == len(drawn | set(ids))
+
+
+def test_shared_lsh_makes_the_labels_of_all_samples_active_in_each(case):
+    x, labels = case
+    everything = set().union(*labels)
+    for sampler in (SharedLshSampler(active=60), SharedLshSampler(active=40, random=0.5)):
+        sets, offsets = choose(sampler, x, labels)
+        assert all(set(row) == set(sets[0]) for row in sets)
+        assert everything <= set(sets[0])
+        assert sampler.active <= len(sets[0]) <= sampler.active + len(everything)
+        # A label of another sample stands for itself alone.
+        for row, added in zip(sets, offsets, strict=True):
+            assert all(a == 0 for i, a in zip(row, added, strict=True) if i in everything)
 
 
 def test_labels_are_among_a_rows_own_neurons(case):

@@ -22,6 +22,7 @@
 #include "custom_ops/core/hashing.h"
 #include "custom_ops/core/parallel.h"
 #include "custom_ops/core/random.h"
+#include "custom_ops/core/selection.h"
 #include "custom_ops/core/simd.h"
 #include "custom_ops/core/softmax.h"
 #include "custom_ops/core/sparse_products.h"
@@ -422,6 +423,22 @@ void CheckSelected(const Shape& shape, const LshQuery& query, const Csr& labels)
   }
 }
 
+void CheckSelectedForBatch(const Shape& shape, const LshQuery& query) {
+  Ints first;
+  for (const ParallelFor& pool : kPools) {
+    bool sound = false;
+    const Ints got = SelectForBatch(query, shape.rows, pool, &sound);
+    Check(sound, "sound tables");
+    const int64_t size = got.size(), bounds[] = {0, size};
+    Check(CheckCsr(bounds, 1, got.data(), size, shape.units, true).empty(), shape.Name("batch"));
+    Check(std::includes(got.begin(), got.end(), query.excluded.begin(), query.excluded.end()),
+          shape.Name("excluded neurons of the batch"));
+    Check(size <= query.hashed + query.excluded.count, shape.Name("size of the batch's set"));
+    if (&pool == &kPools[0]) first = got;
+    CheckSame(first, got, "batch by threads");
+  }
+}
+
 void CheckSelection() {
   Source source(9);
   for (const Shape& shape : kShapes) {
@@ -439,6 +456,7 @@ void CheckSelection() {
           const LshQuery query = {units,      tables, buckets,     codes.data(),   ptr.data(),
                                   ids.data(), hashed, bucket_size, List(excluded), 11};
           CheckSelected(shape, query, labels);
+          CheckSelectedForBatch(shape, query);
         }
       }
       if (rows == 0 || units < 60 || tables == 0) continue;  // too few for every bucket to hold one
@@ -491,7 +509,7 @@ void CheckSamples() {
           const Ints fixed = source.Set(units, fixed_count);
           const SharedNeurons got = SampleNeurons(units, count, List(fixed), distribution, 12);
           const int64_t size = got.ids.size(), bounds[] = {0, size};
-          Check(size == std::max(fixed_count, std::min(count, units)), "number of samples");
+          Check(size == std::min(units, fixed_count + count), "number of samples");
           Check(CheckCsr(bounds, 1, got.ids.data(), size, units, true).empty(), "distinct samples");
           Ints given;
           for (size_t s = 0; s < got.drawn.size(); ++s) {

@@ -84,6 +84,9 @@ def run() -> dict[str, Array]:
             row_codes, *tables, labels, shared, step, hashed=300, bucket_size=bucket_size, seed=2
         )
         results |= {f"{name}_splits": own.row_splits, f"{name}_ids": own.ids}
+        results[f"{name}_batch"] = ops.select_for_batch(
+            row_codes, *tables, shared, step, hashed=300, bucket_size=bucket_size, seed=2
+        )
     results["row_codes"] = row_codes
     for distribution in ("uniform", "log_uniform"):
         ids, drawn = ops.sample_neurons(

@@ -263,6 +263,75 @@ def test_select_names_a_code_out_of_range(rng, code):
         select(tables, csr([[]] * 4), hashed=5)
 
 
+# Selection for a whole batch.
+def select_for_batch(tables, excluded=(), step=1, *, hashed, bucket_size=10**6, seed=3):
+    ids = ops.select_for_batch(
+        *(tf.constant(a, tf.int32) for a in tables),
+        tf.constant(excluded, tf.int32),
+        int64(step),
+        hashed=hashed,
+        bucket_size=bucket_size,
+        seed=seed,
+    )
+    assert ids.dtype == tf.int32
+    return ids.numpy()
+
+
+@pytest.mark.parametrize("excluded_share", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize(("rows", "units"), SHAPES)
+def test_a_batch_selects_those_with_most_votes_of_all_rows(rng, rows, units, excluded_share):
+    tables = random_tables(rng, rows, units, 9, 5)
+    # The batch's votes are those of one row, which may have no labels.
+    votes = reference.bucket_votes(*tables).sum(0, keepdims=True)
+    excluded = np.flatnonzero(rng.random(units) < excluded_share)
+    for hashed in (0, 3, 60, 10**9):
+        got = select_for_batch(tables, excluded, hashed=hashed)
+        assert np.isin(excluded, got).all()
+        added = csr([np.setdiff1d(got, excluded)])
+        assert reference.selection_faults(added, votes, csr([[]]), excluded, hashed) == []
+        assert (np.diff(got) > 0).all()
+
+
+def test_a_batch_decides_equal_votes_by_chance():
+    # One bucket holds all: each neuron has one vote, and all are chosen equally often.
+    units, size, draws = 40, 10, 500
+    tables = (np.zeros((1, 1), np.int32), np.array([[0, units]]), np.arange(units)[None])
+    chosen = [select_for_batch(tables, hashed=size, step=step) for step in range(draws)]
+    expected = draws * size / units
+    counts = np.bincount(np.concatenate(chosen), minlength=units)
+    # The counts add up, and a draw is without replacement: units - 1 degrees of freedom.
+    chi_square = ((counts - expected) ** 2 / (expected * (1 - size / units))).sum()
+    freedom = units - 1
+    assert abs(chi_square * (units - 1) / units - freedom) < 5 * np.sqrt(2 * freedom)
+
+
+def test_a_batch_takes_windows_of_long_buckets(rng):
+    tables = random_tables(rng, 60, 500, 7, 3)
+    got = select_for_batch(tables, (1, 2), hashed=10**6, bucket_size=20)
+    # Three buckets in each of seven tables give 20 each.
+    assert 20 <= len(got) <= 7 * 3 * 20 + 2
+    assert {1, 2} <= set(got)
+
+
+def test_a_batch_selection_is_a_function_of_seed_and_step(rng):
+    tables = random_tables(rng, 40, 500, 7, 3)
+
+    def ids(step, seed):
+        return select_for_batch(tables, (4, 5), step, hashed=80, bucket_size=9, seed=seed).tolist()
+
+    first = ids(4, 3)
+    assert first == ids(4, 3)
+    assert first not in (ids(5, 3), ids(4, 2), ids(-1, -1))
+
+
+@pytest.mark.parametrize(("rows", "tables"), [(0, 3), (3, 0), (0, 0)])
+def test_a_batch_without_votes_gives_the_excluded(rows, tables):
+    ids = np.tile(np.arange(20, dtype=np.int32), (tables, 1))
+    ptr = np.tile(np.array([0, 20], np.int32), (tables, 1))
+    asked = (np.zeros((rows, tables)), ptr, ids)
+    assert select_for_batch(asked, (3, 9), hashed=10).tolist() == [3, 9]
+
+
 # Shared neurons.
 def sample(step, *, units, count, distribution, seed=5, fixed=None):
     """Ids, and whether they came by chance."""
@@ -294,7 +363,7 @@ def test_fixed_neurons_are_among_the_shared(rng, units, distribution):
             ids, drawn = sample(
                 2, units=units, count=count, distribution=distribution, fixed=[*fixed]
             )
-            assert len(ids) == len(drawn) == max(len(fixed), min(count, units))
+            assert len(ids) == len(drawn) == min(units, len(fixed) + count)
             assert (np.diff(ids) > 0).all()
             assert ((ids >= 0) & (ids < units)).all()
             np.testing.assert_array_equal(ids[drawn == 0], fixed)
@@ -351,9 +420,7 @@ def test_uniform_samples_are_uniform(count):
 @pytest.mark.parametrize("fixed", [[0, 1, 2, 50, 99], range(60)])
 def test_uniform_samples_are_uniform_beside_fixed_ones(fixed):
     units, steps, drawn = 100, 3000, 20
-    counts = sample_counts(
-        steps, units=units, count=len(fixed) + drawn, distribution="uniform", fixed=[*fixed]
-    )
+    counts = sample_counts(steps, units=units, count=drawn, distribution="uniform", fixed=[*fixed])
     assert (counts[[*fixed]] == steps).all()
     rest = np.delete(counts, [*fixed])
     share = drawn / len(rest)

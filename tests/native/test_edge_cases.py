@@ -183,7 +183,7 @@ def test_shares_of_sampled_neurons(problem, data):
         seed=1,
         fixed=tf.constant(fixed),
     )
-    assert len(shared) == max(len(fixed), min(count, units))
+    assert len(shared) == min(units, len(fixed) + count)
     np.testing.assert_array_equal(shared[drawn == 0], fixed)
     active = ActiveSet(own, shared.numpy())
     shares = ops.log_shares(active_to_tf(active), drawn, units)

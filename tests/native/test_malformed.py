@@ -89,6 +89,13 @@ SOUND = {
         "step": int64(1)[0],
         **SELECT,
     },
+    "select_for_batch": lambda: {
+        "codes": CODES,
+        **TABLES,
+        "excluded": int32(2, 3),
+        "step": int64(1)[0],
+        **SELECT,
+    },
     "sample_neurons": lambda: {
         "step": int64(1)[0],
         "fixed": int32(2, 4),

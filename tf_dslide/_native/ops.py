@@ -138,6 +138,33 @@ def select_from_tables(
     )
 
 
+def select_for_batch(
+    codes: tf.Tensor,
+    bucket_ptr: tf.Tensor,
+    neuron_ids: tf.Tensor,
+    excluded: tf.Tensor,
+    step: tf.Tensor,
+    *,
+    hashed: int,
+    bucket_size: int,
+    seed: int,
+) -> tf.Tensor:
+    """The `excluded` neurons and the `hashed` others that the buckets of all rows hold most often.
+
+    Ascending distinct ids `int32`.
+    """
+    return _ops.dslide_select_for_batch(
+        codes=codes,
+        bucket_ptr=bucket_ptr,
+        neuron_ids=neuron_ids,
+        excluded=excluded,
+        step=step,
+        hashed=hashed,
+        bucket_size=bucket_size,
+        seed=seed,
+    )
+
+
 def sample_neurons(
     step: tf.Tensor,
     *,
@@ -147,9 +174,9 @@ def sample_neurons(
     seed: int,
     fixed: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The `fixed` neurons and others by chance, another draw for each step.
+    """The `fixed` neurons and `count` others by chance, another draw for each step.
 
-    Returns `min(count, units)` distinct ascending ids `int32`, and `float32` 1 for those drawn by
+    Returns distinct ascending ids `int32`, at most `units`, and `float32` 1 for those drawn by
     chance and 0 for the fixed ones.
     """
     return _ops.dslide_sample_neurons(

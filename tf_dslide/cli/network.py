@@ -17,6 +17,7 @@ from tf_dslide.samplers import (
     LogUniformSampler,
     LshSampler,
     Sampler,
+    SharedLshSampler,
     UniformSampler,
 )
 
@@ -67,9 +68,9 @@ def count_steps(num_samples: int, batch_size: int, epochs: int) -> int:
 def _make_sampler(settings: SamplerSettings, seed: int) -> Sampler:
     if settings.name == "all":
         return AllNeurons()
-    if settings.name == "lsh":
-        family = _make_hash(settings, seed)
-        return LshSampler(hash=family, active=settings.active, seed=seed)
+    if settings.name in ("lsh", "shared-lsh"):
+        lsh = LshSampler if settings.name == "lsh" else SharedLshSampler
+        return lsh(hash=_make_hash(settings, seed), active=settings.active, seed=seed)
     kind = UniformSampler if settings.name == "uniform" else LogUniformSampler
     if settings.num_sampled is None:
         return kind(seed=seed)

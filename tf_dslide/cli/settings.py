@@ -6,7 +6,7 @@ from typing import Literal
 
 from tf_dslide.cli.inputs import Source
 
-SamplerName = Literal["lsh", "uniform", "log-uniform", "all"]
+SamplerName = Literal["lsh", "shared-lsh", "uniform", "log-uniform", "all"]
 HashName = Literal["simhash", "dwta"]
 ScheduleName = Literal["linear", "cosine", "constant"]
 

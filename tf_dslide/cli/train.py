@@ -199,7 +199,7 @@ def _require(holds: bool, option: str, value: Any, expected: str) -> None:
 def _check_sampler(chosen: settings.SamplerSettings) -> None:
     """Refuses options that the chosen sampler would ignore."""
     belongs: dict[str, tuple[str, ...]] = dict.fromkeys(
-        ("hash", "bits", "tables", "active"), ("lsh",)
+        ("hash", "bits", "tables", "active"), ("lsh", "shared-lsh")
     )
     belongs["num_sampled"] = ("uniform", "log-uniform")
     for name, samplers in belongs.items():

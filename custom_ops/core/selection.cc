@@ -1,0 +1,326 @@
+#include "custom_ops/core/selection.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+#include "custom_ops/core/random.h"
+
+namespace dslide {
+namespace {
+
+inline uint64_t BitOf(int64_t place) { return uint64_t{1} << (place & 63); }
+
+constexpr int64_t WordsOf(int64_t bits) { return (bits + 63) / 64; }
+
+// A set of neurons that lists its members in order without looking at all words: a bit of
+// `summary_` says whether a word has members.
+class NeuronSet {
+ public:
+  explicit NeuronSet(int64_t units) : words_(WordsOf(units), 0), summary_(WordsOf(words_.size())) {}
+
+  bool Has(int32_t id) const { return words_[id >> 6] & BitOf(id); }
+
+  void Add(int32_t id) {
+    words_[id >> 6] |= BitOf(id);
+    summary_[id >> 12] |= BitOf(id >> 6);
+  }
+
+  // Appends the members to `ids`, ascending, and forgets them; the result is their number.
+  int64_t Drain(std::vector<int32_t>* ids) {
+    const size_t before = ids->size();
+    for (size_t s = 0; s < summary_.size(); ++s) {
+      for (uint64_t marks = summary_[s]; marks != 0; marks &= marks - 1) {
+        const size_t word = s * 64 + __builtin_ctzll(marks);
+        for (uint64_t bits = words_[word]; bits != 0; bits &= bits - 1) {
+          ids->push_back(static_cast<int32_t>(word * 64 + __builtin_ctzll(bits)));
+        }
+        words_[word] = 0;
+      }
+      summary_[s] = 0;
+    }
+    return ids->size() - before;
+  }
+
+ private:
+  std::vector<uint64_t> words_;
+  std::vector<uint64_t> summary_;
+};
+
+// A stretch of a bucket; `wrapped` of its neurons lie at the bucket's beginning.
+struct Window {
+  const int32_t* bucket;
+  int64_t start;
+  int64_t until_end;
+  int64_t wrapped;
+
+  int64_t size() const { return until_end + wrapped; }
+  template <typename Use>
+  void ForEach(const Use& use) const {
+    for (int64_t j = 0; j < until_end; ++j) use(bucket[start + j]);
+    for (int64_t j = 0; j < wrapped; ++j) use(bucket[j]);
+  }
+};
+
+// Up to `bucket_size` neurons of a bucket, from a place on that depends on `key`.
+Window WindowOf(const LshQuery& query, int64_t table, int32_t code, int64_t key) {
+  const int32_t* ptr = query.bucket_ptr + table * (query.buckets + 1) + code;
+  const int64_t length = ptr[1] - ptr[0];
+  if (length == 0) return {nullptr, 0, 0, 0};
+  const int64_t taken = std::min(length, query.bucket_size);
+  const int64_t start = Below(Mix(query.seed, key, table), length);
+  const int64_t until_end = std::min(taken, length - start);
+  return {query.neuron_ids + table * query.units + ptr[0], start, until_end, taken - until_end};
+}
+
+// Neurons in the order in which they came to 1 vote, to 2 votes, and so on: choosing the most voted
+// then looks at few more than it chooses.
+class VoteLevels {
+ public:
+  explicit VoteLevels(int64_t most_levels)
+      : begin_(most_levels + 2, 0), size_(most_levels + 1, 0) {}
+
+  // Makes room for so many votes in all. What was added before is lost.
+  void Reserve(int64_t votes) {
+    if (votes <= votes_) return;
+    votes_ = std::max(votes, 2 * votes_);
+    for (size_t level = 1; level + 1 < begin_.size(); ++level) {
+      begin_[level + 1] = begin_[level] + votes_ / level;
+    }
+    ids_.resize(begin_.back());
+  }
+  void Add(int64_t level, int32_t id) { ids_[begin_[level] + size_[level]++] = id; }
+  void Clear() { std::fill(size_.begin(), size_.end(), 0); }
+  IdList Reached(int64_t level) const { return {ids_.data() + begin_[level], size_[level]}; }
+
+ private:
+  int64_t votes_ = 0;
+  std::vector<int64_t> begin_;  // votes / level places for each level
+  std::vector<int64_t> size_;
+  std::vector<int32_t> ids_;
+};
+
+// The choice of one row at a time, with counters that are clean between rows. Vote is wide enough
+// for the number of tables and one more value.
+template <typename Vote>
+class RowSelector {
+ public:
+  explicit RowSelector(const LshQuery& query)
+      : query_(query),
+        votes_(query.units, 0),
+        chosen_(query.units),
+        windows_(query.tables),
+        levels_(query.tables) {
+    for (const int32_t id : query.excluded) votes_[id] = kExcluded;
+  }
+
+  // Appends the row's own neurons to `ids`, ascending; the result is their number.
+  int64_t Select(int64_t row, const int32_t* label_begin, const int32_t* label_end,
+                 std::vector<int32_t>* ids) {
+    const int64_t labels = label_end - label_begin;
+    for (const int32_t* label = label_begin; label != label_end; ++label) chosen_.Add(*label);
+    if (query_.hashed > labels && query_.tables > 0) {
+      CountVotes(row);
+      ChooseMostVoted(query_.hashed - labels, label_begin, label_end);
+      for (const int32_t id : levels_.Reached(1)) votes_[id] = 0;
+      levels_.Clear();
+    }
+    return chosen_.Drain(ids);
+  }
+
+  // Whether the tables seen so far held ids of neurons, each once.
+  bool sound() const { return sound_; }
+
+ private:
+  // Buckets lie anywhere in tables far larger than the cache: all are asked for before the first is
+  // read.
+  void CountVotes(int64_t row) {
+    for (int64_t table = 0; table < query_.tables; ++table) {
+      __builtin_prefetch(query_.bucket_ptr + table * (query_.buckets + 1) +
+                         query_.codes[row * query_.tables + table]);
+    }
+    int64_t votes = 0;
+    for (int64_t table = 0; table < query_.tables; ++table) {
+      windows_[table] = WindowOf(query_, table, query_.codes[row * query_.tables + table], row);
+      votes += windows_[table].size();
+      const int32_t* first = windows_[table].bucket + windows_[table].start;
+      for (int64_t j = 0; j < windows_[table].until_end; j += 16) __builtin_prefetch(first + j);
+    }
+    levels_.Reserve(votes);
+    for (const Window& window : windows_) {
+      window.ForEach([&](int32_t id) { CountVote(id); });
+    }
+  }
+
+  void CountVote(int32_t id) {
+    if (static_cast<uint32_t>(id) >= static_cast<uint32_t>(query_.units)) {
+      sound_ = false;
+    } else if (votes_[id] >= query_.tables) {
+      sound_ &= votes_[id] == kExcluded;
+    } else {
+      levels_.Add(++votes_[id], id);
+    }
+  }
+
+  // Chooses up to `room` neurons besides the labels in falling order of votes, equals in the order
+  // in which they came to so many.
+  void ChooseMostVoted(int64_t room, const int32_t* label_begin, const int32_t* label_end) {
+    // How many that are not labels have at least `level` votes.
+    auto count = [&](int64_t level) {
+      return levels_.Reached(level).count -
+             std::count_if(label_begin, label_end, [&](int32_t label) {
+               return votes_[label] >= level && votes_[label] != kExcluded;
+             });
+    };
+    int64_t level = query_.tables + 1;
+    while (level > 1 && count(level - 1) <= room) --level;
+    if (level <= query_.tables) {
+      for (const int32_t id : levels_.Reached(level)) chosen_.Add(id);
+      room -= count(level);
+    }
+    if (level == 1) return;
+    const IdList ties = levels_.Reached(level - 1);
+    for (const int32_t* id = ties.begin(); room > 0 && id != ties.end(); ++id) {
+      if (chosen_.Has(*id)) continue;
+      chosen_.Add(*id);
+      --room;
+    }
+  }
+
+  static constexpr Vote kExcluded = std::numeric_limits<Vote>::max();
+
+  const LshQuery& query_;
+  std::vector<Vote> votes_;
+  NeuronSet chosen_;
+  std::vector<Window> windows_;
+  VoteLevels levels_;
+  bool sound_ = true;
+};
+
+// Joins rows that were made apart; `lengths` holds 0 and then the rows' lengths.
+Csr Join(const std::vector<std::vector<int32_t>>& parts, std::vector<int64_t> lengths) {
+  Csr result;
+  result.splits = std::move(lengths);
+  for (size_t row = 1; row < result.splits.size(); ++row) {
+    result.splits[row] += result.splits[row - 1];
+  }
+  result.ids.reserve(result.splits.back());
+  for (const auto& part : parts) result.ids.insert(result.ids.end(), part.begin(), part.end());
+  return result;
+}
+
+template <typename Vote>
+Csr SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
+               bool* sound) {
+  constexpr int64_t kRowsPerPart = 16;
+  const int64_t count = (labels.rows + kRowsPerPart - 1) / kRowsPerPart;
+  std::vector<std::vector<int32_t>> parts(count);
+  std::vector<int64_t> lengths(labels.rows + 1, 0);
+  std::atomic<bool> broken{false};
+  const int64_t cost =
+      kRowsPerPart * (query.tables * std::min<int64_t>(query.bucket_size, 1000) + query.units / 64);
+  parallel(count, cost, [&](int64_t begin, int64_t end) {
+    RowSelector<Vote> selector(query);
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t last = std::min(labels.rows, (part + 1) * kRowsPerPart);
+      for (int64_t row = part * kRowsPerPart; row < last; ++row) {
+        lengths[row + 1] = selector.Select(row, labels.begin(row), labels.end(row), &parts[part]);
+      }
+    }
+    if (!selector.sound()) broken = true;
+  });
+  *sound = !broken;
+  return Join(parts, std::move(lengths));
+}
+
+}  // namespace
+
+Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
+                     bool* sound) {
+  return query.tables < std::numeric_limits<uint8_t>::max()
+             ? SelectRows<uint8_t>(query, labels, parallel, sound)
+             : SelectRows<uint16_t>(query, labels, parallel, sound);
+}
+
+namespace {
+
+// Votes are counted in so many places, each of which has tables of its own.
+constexpr int64_t kVoteSlabs = 8;
+
+// The votes of all rows in the tables [begin, end). A bucket is looked up once for all the rows
+// whose codes name it.
+void CountBatchVotes(const LshQuery& query, int64_t rows, int64_t begin, int64_t end,
+                     uint32_t* votes, std::atomic<bool>* broken) {
+  std::vector<int32_t> codes(rows);
+  for (int64_t table = begin; table < end; ++table) {
+    for (int64_t row = 0; row < rows; ++row) codes[row] = query.codes[row * query.tables + table];
+    std::sort(codes.begin(), codes.end());
+    for (auto first = codes.begin(); first != codes.end();) {
+      const auto last = std::upper_bound(first, codes.end(), *first);
+      const uint32_t voters = static_cast<uint32_t>(last - first);
+      WindowOf(query, table, *first, *first).ForEach([&](int32_t id) {
+        if (static_cast<uint32_t>(id) < static_cast<uint32_t>(query.units)) {
+          votes[id] += voters;
+        } else {
+          *broken = true;
+        }
+      });
+      first = last;
+    }
+  }
+}
+
+struct Candidate {
+  uint32_t votes;
+  uint32_t chance;
+  int32_t id;
+
+  bool operator<(const Candidate& other) const {
+    if (votes != other.votes) return votes > other.votes;
+    return chance != other.chance ? chance < other.chance : id < other.id;
+  }
+};
+
+// All neurons with votes, those of all slabs added up.
+std::vector<Candidate> Candidates(const LshQuery& query, const Slabs& slabs,
+                                  std::vector<uint32_t>* votes) {
+  for (int64_t slab = 1; slab < slabs.count(); ++slab) {
+    for (int64_t id = 0; id < query.units; ++id) {
+      (*votes)[id] += (*votes)[slab * query.units + id];
+    }
+  }
+  for (const int32_t id : query.excluded) (*votes)[id] = 0;
+  std::vector<Candidate> result;
+  for (int64_t id = 0; id < query.units; ++id) {
+    if ((*votes)[id] == 0) continue;
+    const uint32_t chance = static_cast<uint32_t>(Mix(query.seed, id) >> 32);
+    result.push_back({(*votes)[id], chance, static_cast<int32_t>(id)});
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<int32_t> SelectForBatch(const LshQuery& query, int64_t rows,
+                                    const ParallelFor& parallel, bool* sound) {
+  const Slabs slabs(query.tables, kVoteSlabs);
+  std::vector<uint32_t> votes(slabs.count() * query.units, 0);
+  std::atomic<bool> broken{false};
+  const int64_t cost = 1 + query.tables / slabs.count() * rows * 50;
+  parallel(slabs.count(), cost, [&](int64_t begin, int64_t end) {
+    for (int64_t slab = begin; slab < end; ++slab) {
+      CountBatchVotes(query, rows, slabs.begin(slab), slabs.end(slab),
+                      votes.data() + slab * query.units, &broken);
+    }
+  });
+  *sound = !broken;
+  std::vector<Candidate> candidates = Candidates(query, slabs, &votes);
+  const int64_t count = std::min<int64_t>(query.hashed, candidates.size());
+  std::nth_element(candidates.begin(), candidates.begin() + count, candidates.end());
+  std::vector<int32_t> ids(query.excluded.begin(), query.excluded.end());
+  for (int64_t j = 0; j < count; ++j) ids.push_back(candidates[j].id);
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+}  // namespace dslide

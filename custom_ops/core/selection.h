@@ -1,0 +1,44 @@
+// Which neurons hashing picks: those of the buckets that the samples' codes name.
+
+#ifndef TF_DSLIDE_CORE_SELECTION_H_
+#define TF_DSLIDE_CORE_SELECTION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "custom_ops/core/active_set.h"
+#include "custom_ops/core/parallel.h"
+
+namespace dslide {
+
+struct LshQuery {
+  int64_t units;
+  int64_t tables;
+  int64_t buckets;
+  const int32_t* codes;       // (rows, tables)
+  const int32_t* bucket_ptr;  // (tables, buckets + 1)
+  const int32_t* neuron_ids;  // (tables, units)
+  int64_t hashed;             // wanted number of a row's labels and neurons from the tables
+  int64_t bucket_size;        // at most so many are taken from one bucket
+  IdList excluded;            // neurons that only a label can bring in
+  uint64_t seed;
+};
+
+// Each row's labels and the neurons of the buckets that its codes name: those found in most tables
+// first, until the row holds `hashed` of them. Excluded neurons are passed over unless they are
+// labels. A bucket longer than `bucket_size` gives a window
+// at a random offset. Takes `units` bytes a thread and O(tables * bucket_size + units / 4096) a
+// row. Tables that hold an id outside [0, units), or one more often than once a table, leave
+// `sound` false.
+Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
+                     bool* sound);
+
+// The excluded neurons and `hashed` others: those with most votes of all `rows` samples together,
+// where each sample gives a vote to each neuron in a bucket of its own. Equal votes are decided by
+// chance. Fewer if the buckets hold fewer; ascending. Takes 4 * kVoteSlabs bytes a unit.
+std::vector<int32_t> SelectForBatch(const LshQuery& query, int64_t rows,
+                                    const ParallelFor& parallel, bool* sound);
+
+}  // namespace dslide
+
+#endif  // TF_DSLIDE_CORE_SELECTION_H_
