@@ -7,13 +7,12 @@ take turns, so that both see the same machine.
 
 import argparse
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from statistics import median
 
 from environment import describe, peak_megabytes, quiet
+from keras_models import dense_model, dslide_model
+from workers import StepTimer, add_worker_option, answer, requests, take_turns
 
 quiet()
 
@@ -32,84 +31,25 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--evaluate", type=int, default=1024, help="test samples to evaluate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", help="JSON file")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    add_worker_option(parser)
     return parser.parse_args()
-
-
-def hashed_model(args: argparse.Namespace, features: int, labels: int):
-    import keras
-
-    from tf_dslide import DSlideDense, LshSampler, SlideCrossentropy, SparseAdam, SparseDense
-
-    model = keras.Sequential(
-        [
-            keras.Input((features,), sparse=True),
-            SparseDense(args.hidden, activation="relu"),
-            DSlideDense(labels, sampler=LshSampler(active=args.active, seed=args.seed)),
-        ]
-    )
-    model.compile(SparseAdam(1e-3), SlideCrossentropy())
-    return model
-
-
-def dense_model(args: argparse.Namespace, features: int, labels: int):
-    """Stock Keras with a loss that takes label ids: dense label arrays would slow it down."""
-    import keras
-    import tensorflow as tf
-
-    def crossentropy(y_true: tf.RaggedTensor, logits: tf.Tensor) -> tf.Tensor:
-        rows = y_true.value_rowids()
-        picked = tf.gather_nd(logits, tf.stack([rows, y_true.values], axis=1))
-        mean = tf.math.segment_mean(picked, rows)
-        return tf.reduce_mean(tf.reduce_logsumexp(logits, axis=1) - mean)
-
-    class DenseModel(keras.Sequential):
-        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-            return crossentropy(y, y_pred)
-
-    model = DenseModel(
-        [
-            keras.Input((features,), sparse=True),
-            keras.layers.Dense(args.hidden, activation="relu"),
-            keras.layers.Dense(labels),
-        ]
-    )
-    model.compile(keras.optimizers.Adam(1e-3), jit_compile=False)
-    return model
-
-
-class StepTimer:
-    """A Keras callback that notes the seconds of each step."""
-
-    def __new__(cls):
-        import keras
-
-        class Timer(keras.callbacks.Callback):
-            seconds: list[float]
-
-            def on_train_begin(self, logs=None):
-                self.seconds = []
-
-            def on_train_batch_begin(self, batch, logs=None):
-                self.start = time.perf_counter()
-
-            def on_train_batch_end(self, batch, logs=None):
-                self.seconds.append(time.perf_counter() - self.start)
-
-        return Timer()
 
 
 def work(args: argparse.Namespace) -> None:
     """A method's process: for each number on standard input so many steps and a line of JSON."""
     import keras
 
-    from tf_dslide import PrecisionAtK
+    from tf_dslide import LshSampler, PrecisionAtK
     from tf_dslide.data import PRESETS, batches, make_preset
 
     keras.utils.set_random_seed(args.seed)
     spec = PRESETS[PRESET].spec
-    build = {"lsh": hashed_model, "dense": dense_model}[args.worker]
-    model = build(args, spec.num_features, spec.num_labels)
+    sizes = (spec.num_features, args.hidden, spec.num_labels)
+    build = {
+        "lsh": lambda: dslide_model(*sizes, LshSampler(active=args.active, seed=args.seed)),
+        "dense": lambda: dense_model(*sizes),
+    }
+    model = build[args.worker]()
     samples = args.batch_size * args.rounds * args.steps
     train = make_preset(PRESET, num_samples=samples, seed=args.seed)
     stream = batches(train, args.batch_size, shuffle=True, seed=args.seed).repeat()
@@ -117,72 +57,32 @@ def work(args: argparse.Namespace) -> None:
     for request in requests():
         if request > 0:
             model.fit(stream, steps_per_epoch=request, verbose=0, shuffle=False, callbacks=[timer])
-            answer = {"seconds": timer.seconds}
+            figures = {"seconds": timer.seconds}
         else:
-            answer = {"peak_mb_training": peak_megabytes()}
+            figures = {"peak_mb_training": peak_megabytes()}
             if args.worker == "lsh" and args.evaluate:
                 model.compile(model.optimizer, model.loss, metrics=[PrecisionAtK(1)])
                 test = make_preset(PRESET, split="test", num_samples=args.evaluate, seed=args.seed)
                 start = time.perf_counter()
                 model.evaluate(batches(test, args.batch_size), verbose=0)
-                answer["evaluate_seconds"] = time.perf_counter() - start
-            answer["peak_mb"] = peak_megabytes()
-            answer["environment"] = describe()
-        print(json.dumps(answer), flush=True)
-
-
-def requests() -> Iterator[int]:
-    for line in sys.stdin:
-        yield int(line)
-
-
-class Worker:
-    """A method's process, seen from the outside."""
-
-    def __init__(self, method: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, *sys.argv[1:], "--worker", method],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, steps: int) -> dict:
-        assert self.process.stdin
-        assert self.process.stdout
-        print(steps, file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a worker ended early with status {self.process.wait()}")
-        return json.loads(line)
-
-    def close(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait()
+                figures["evaluate_seconds"] = time.perf_counter() - start
+            figures["peak_mb"] = peak_megabytes()
+            figures["environment"] = describe()
+        answer(figures)
 
 
 def measure(args: argparse.Namespace) -> dict:
-    workers = {method: Worker(method) for method in args.methods}
-    steps = {m: args.dense_steps if m == "dense" else args.steps for m in args.methods}
-    seconds: dict[str, list[float]] = {method: [] for method in args.methods}
-    for method, worker in workers.items():
-        worker.ask(2)  # the first step compiles; the first of hashed training builds the tables
-        print(f"{method} is ready", file=sys.stderr, flush=True)
-    for _ in range(args.rounds):
-        for method, worker in workers.items():
-            # The first step of a turn refills the caches and the pipeline.
-            seconds[method] += worker.ask(steps[method] + 1)["seconds"][1:]
+    # The first step of a turn refills the caches and the pipeline.
+    steps = {m: 1 + (args.dense_steps if m == "dense" else args.steps) for m in args.methods}
     result = {}
-    for method, worker in workers.items():
-        figures = worker.ask(0)
-        worker.close()
+    for method, answers in take_turns(steps, args.rounds).items():
+        seconds = [s for turn in answers.turns for s in turn["seconds"][1:]]
         result[method] = {
-            "steps": len(seconds[method]),
-            "median_seconds": median(seconds[method]),
-            "mean_seconds": sum(seconds[method]) / len(seconds[method]),
-            "samples_per_second": args.batch_size / median(seconds[method]),
-            **figures,
+            "steps": len(seconds),
+            "median_seconds": median(seconds),
+            "mean_seconds": sum(seconds) / len(seconds),
+            "samples_per_second": args.batch_size / median(seconds),
+            **answers.last,
         }
     return result
 
