@@ -141,12 +141,12 @@ def main() -> None:
     runs = [train_and_test(method, args, train, test) for method in args.methods]
     result = {"arguments": vars(args), "environment": describe(), "runs": runs}
     for run in runs:
-        last = run["epochs"][-1]
+        last, active = run["epochs"][-1], run["active_per_sample"]
         print(
             f"{run['method']:8s} P@1 {100 * last['precision_at_1']:.2f} "
             f"P@3 {100 * last['precision_at_3']:.2f} P@5 {100 * last['precision_at_5']:.2f} "
-            f"training {last['seconds']:.0f} s, {last['cpu_seconds']:.0f} CPU s, active {run['active_per_sample']:.0f} of "
-            f"{train.num_labels} ({100 * run['active_per_sample'] / train.num_labels:.1f} %)"
+            f"training {last['seconds']:.0f} s, {last['cpu_seconds']:.0f} CPU s, "
+            f"active {active:.0f} of {train.num_labels} ({100 * active / train.num_labels:.1f} %)"
         )
     if args.out:
         with open(args.out, "w") as file:

@@ -34,10 +34,21 @@ class Panels {
   std::vector<float> data_;
 };
 
+// Fewer samples than this do not fill the vectors of a matrix product.
+constexpr int64_t kFewSamples = 16;
+constexpr int32_t kCounting[kFewSamples] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 // Logits of `neurons` units from `unit` on for the panel that begins at `first`: (neurons, width).
 void TileLogits(const DenseScan& scan, const Panels& panels, int64_t unit, int64_t neurons,
                 int64_t first, float* tile) {
   const int64_t width = panels.Width(first);
+  if (width < kFewSamples) {
+    for (int64_t i = 0; i < neurons; ++i) {
+      Simd().dot_entries(scan.w + (unit + i) * scan.d, scan.x + first * scan.d, scan.d, kCounting,
+                         nullptr, width, scan.bias ? scan.bias[unit + i] : 0.0f, tile + i * width);
+    }
+    return;
+  }
   Simd().gemm(neurons, width, scan.d, scan.w + unit * scan.d, scan.d, 1, panels.Panel(first), width,
               tile, width, false);
   if (scan.bias == nullptr) return;
