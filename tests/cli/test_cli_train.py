@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from cli_helpers import NUM_LABELS, SMALL, dslide
 
-from tf_dslide import DWTA, AllNeurons, LogUniformSampler, SimHash, UniformSampler
+from tf_dslide import (
+    DWTA,
+    AllNeurons,
+    LogUniformSampler,
+    SharedLshSampler,
+    SimHash,
+    UniformSampler,
+)
 from tf_dslide.cli import callbacks
 
 
@@ -72,6 +79,7 @@ def test_one_seed_one_result(files, tmp_path):
     [
         (("--sampler", "uniform", "--num-sampled", 7), UniformSampler),
         (("--sampler", "log-uniform"), LogUniformSampler),
+        (("--sampler", "shared-lsh", "--active", 70), SharedLshSampler),
         (("--sampler", "all"), AllNeurons),
     ],
 )
@@ -84,6 +92,8 @@ def test_other_samplers(files, tmp_path, options, kind):
     assert isinstance(sampler, kind)
     if kind is UniformSampler:
         assert sampler.num_sampled == 7
+    if kind is SharedLshSampler:
+        assert sampler.active == 70
 
 
 def test_options_reach_the_model(files, tmp_path):

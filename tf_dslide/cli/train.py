@@ -60,12 +60,12 @@ Active = Annotated[
         panel=_NEURONS,
         min=1,
         metavar="N",
-        help="lsh: neurons active for a sample; by default a tenth of all, from 64 to 3,000.",
+        help="lsh, shared-lsh: neurons active for a sample; by default a tenth of all, 64 to 3,000.",
     ),
 ]
 Hash = Annotated[
     settings.HashName | None,
-    _option(panel=_NEURONS, help="lsh: family of hash functions; simhash by default."),
+    _option(panel=_NEURONS, help="lsh, shared-lsh: family of hash functions; simhash by default."),
 ]
 Bits = Annotated[
     int | None,
@@ -74,12 +74,14 @@ Bits = Annotated[
         min=1,
         max=24,
         metavar="K",
-        help="lsh: bits of a hash code; by default so many that a bucket holds about 64 neurons.",
+        help="lsh, shared-lsh: bits of a hash code; by default for buckets of about 64 neurons.",
     ),
 ]
 Tables = Annotated[
     int | None,
-    _option(panel=_NEURONS, min=1, metavar="L", help="lsh: hash tables; 50 by default."),
+    _option(
+        panel=_NEURONS, min=1, metavar="L", help="lsh, shared-lsh: hash tables; 50 by default."
+    ),
 ]
 NumSampled = Annotated[
     int | None,
