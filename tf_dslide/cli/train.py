@@ -60,7 +60,7 @@ Active = Annotated[
         panel=_NEURONS,
         min=1,
         metavar="N",
-        help="lsh, shared-lsh: neurons active for a sample; by default a tenth of all, 64 to 3,000.",
+        help="lsh, shared-lsh: neurons active for a sample; by default a tenth, 64 to 3,000.",
     ),
 ]
 Hash = Annotated[
