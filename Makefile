@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name '*.inc')
 SOURCES := $(shell git ls-files '*.py')
-CPP_SOURCES := $(shell git ls-files 'custom_ops/*.cc' 'custom_ops/*.h' 'tests/*.cc')
+CPP_SOURCES := $(shell git ls-files 'custom_ops/*.cc' 'custom_ops/*.h' 'tests/*.cc' 'benchmarks/*.cc')
 
 .PHONY: setup demo test check format bench clean
 
@@ -42,7 +42,7 @@ format: setup
 	$(BIN)/clang-format -i $(CPP_SOURCES)
 
 bench: setup
-	$(BIN)/python benchmarks/step_time.py
+	$(BIN)/python benchmarks/bench.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info tf_dslide/*.so tf_dslide/_build_info.json
