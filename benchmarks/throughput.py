@@ -8,22 +8,23 @@ TensorFlow in a loop around one `tf.function` that takes the batch from the same
 less overhead than `fit`; PyTorch in an eager loop over batches that SciPy slices (its peak memory
 includes TensorFlow, idle, some 0.4 GB: tf_dslide makes the data).
 
-| method | output layer | negatives of a sample | optimizer |
-| --- | --- | --- | --- |
-| `lsh` | DSlideDense, LshSampler | by hashing; `--active` neurons with its labels | SparseAdam |
-| `shared` | DSlideDense, SharedLshSampler | by hashing, `--active` for the batch | SparseAdam |
-| `uniform` | DSlideDense, UniformSampler | `--active` at random for the batch | SparseAdam |
-| `tf-dense` | Keras Dense | all neurons | Keras Adam |
-| `tf-rowadam` | gather and matmul: the bar | `--active` at random for the batch | row-sparse Adam |
-| `tf-rowadam-all` | the same | those and the labels of the whole batch | row-sparse Adam |
-| `tf-sampled-sgd` | sampled_softmax_loss, one label a row | `--active` for the batch | SGD |
-| `tf-sampled-adagrad` | the same | the same | Adagrad |
-| `torch-sparse` | sparse Embedding | `--active` at random for the batch | SparseAdam |
+Methods: output layer, negatives, optimizer.
+
+- `lsh`: DSlideDense, LshSampler with `--active` neurons a sample, labels included; SparseAdam.
+- `shared`: SharedLshSampler, `--active` for the batch and the batch's labels; SparseAdam.
+- `uniform`: UniformSampler, `--active` at random for the batch, own labels; SparseAdam.
+- `tf-rowadam`, the bar: the same as `uniform`, in TensorFlow's own ops.
+- `tf-rowadam-all`: the same negatives and the batch's labels, as many as `shared` has.
+- `tf-dense`: Keras Dense, all neurons; Keras Adam.
+- `tf-sampled-sgd`, `tf-sampled-adagrad`: sampled_softmax_loss, `--active` at random for the batch,
+  one label a row; sparse SGD and Adagrad.
+- `torch-sparse`: the same as `uniform`, with sparse Embedding; PyTorch's SparseAdam.
 """
 
 import argparse
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,7 +40,7 @@ from workers import StepClock, StepTimer, add_worker_option, answer, requests, t
 quiet()
 
 PRESET = "amazon-670k"
-BARS = ("tf-rowadam", "tf-dense")
+BARS = ("tf-rowadam", "tf-rowadam-all", "tf-dense")
 
 
 def arguments() -> argparse.Namespace:
@@ -152,6 +153,8 @@ def tf_peer(make: Callable[[Any, Any], Any], task: Task) -> Trainer:
 
 
 def torch_sparse(task: Task) -> Trainer:
+    # Threads that wait by spinning take the cores from each other, and from other processes.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch_peer
 
     data, args = task.data, task.args
@@ -243,12 +246,12 @@ def show(args: argparse.Namespace, methods: dict[str, dict]) -> None:
         f"{args.active} active; rebuilds of the tables count where they fell into the turns"
     )
     bars = [bar for bar in BARS if bar in methods]
-    titles = "".join(f"  x {bar:10s}" for bar in bars)
+    titles = "".join(f"  x {bar:14s}" for bar in bars)
     print(f"{'method':18s}  step, ms  samples/s  /CPU second  peak, MB{titles}  (wall, CPU)")
     for method, figures in methods.items():
         ratios = (figures["ratios"][bar] for bar in bars)
         shown = "".join(
-            f"  {r['samples_per_second']:5.4g} {r['samples_per_cpu_second']:6.4g}" for r in ratios
+            f"  {r['samples_per_second']:7.4g} {r['samples_per_cpu_second']:8.4g}" for r in ratios
         )
         print(
             f"{method:18s} {figures['median_seconds'] * 1e3:9.1f} "
