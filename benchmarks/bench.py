@@ -43,12 +43,12 @@ RUNS = {
     "batch 1024": Run(
         "Throughput, batch 1,024, 3,000 active",
         "throughput.py",
-        f"--batch-size 1024 --steps 20 {THROUGHPUT} --methods lsh shared uniform tf-rowadam",
+        f"--batch-size 1024 --steps 20 {THROUGHPUT} --methods lsh shared uniform tf-rowadam tf-rowadam-all",
     ),
     "shared 8192": Run(
         "Throughput, batch 1,024, 8,192 shared",
         "throughput.py",
-        f"--batch-size 1024 --active 8192 --steps 12 {THROUGHPUT} --methods shared tf-rowadam",
+        f"--batch-size 1024 --active 8192 --steps 12 {THROUGHPUT} --methods shared tf-rowadam-all",
     ),
     "units 1e5": Run(
         "Throughput at 100,000 units, hidden 32",
