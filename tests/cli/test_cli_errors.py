@@ -99,6 +99,16 @@ def test_synthetic_names(trained, text, expected):
         assert expected in on_data(command, trained, text).failed()
 
 
+def test_cache_that_cannot_be(files, tmp_path):
+    out = ("--out", tmp_path / "model.keras")
+    message = dslide("train", files.train, "--cache", files.names, *out).failed()
+    assert message == f"Error: {files.names} is a file; expected a folder for --cache"
+    message = dslide("train", "synth:small", "--cache", tmp_path, *out).failed()
+    assert "synth:small is synthetic" in message
+    assert "--cache" in message
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_header_that_disagrees_with_the_sizes_given(files, trained):
     message = dslide("evaluate", trained.path, files.test, "--num-features", 9).failed()
     assert f"{files.test}, line 1" in message

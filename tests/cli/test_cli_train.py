@@ -74,6 +74,29 @@ def test_one_seed_one_result(files, tmp_path):
     assert not np.array_equal(a[0], c[0])
 
 
+def test_cache_takes_the_place_of_the_files(files, tmp_path):
+    train_text, test_text = tmp_path / "train.txt", tmp_path / "test.txt.gz"
+    cache = tmp_path / "new" / "cache"
+    options = ("--test", test_text, "--cache", cache, "--epochs", 1)
+    for path, original in ((train_text, files.train), (test_text, files.test)):
+        path.write_bytes(original.read_bytes())
+    train(train_text, tmp_path / "first.keras", *options).succeeded()
+    assert len(list(cache.iterdir())) == 2
+    for path in (train_text, test_text):
+        # Garbage of the same size and time: only what was kept can be trained on.
+        status = path.stat()
+        path.write_bytes(b"x" * status.st_size)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    train(train_text, tmp_path / "second.keras", *options).succeeded()
+    for first, second in zip(
+        weights(tmp_path / "first.keras"), weights(tmp_path / "second.keras"), strict=True
+    ):
+        np.testing.assert_array_equal(first, second)
+    train_text.write_bytes(b"y")
+    message = train(train_text, tmp_path / "third.keras", *options).failed()
+    assert f"{train_text}, line 1: found 'y'" in message
+
+
 @pytest.mark.parametrize(
     ("options", "kind"),
     [

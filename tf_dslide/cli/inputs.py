@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +26,7 @@ class Source:
         labels: The file of labels, where it is one of its own.
         num_features: Width of the features of a file without header.
         num_labels: Number of labels of a file without header.
+        cache: A folder to keep what was read, for the next time.
 
     Raises:
         CommandError: A file is missing or no file, or the form of `text` is wrong.
@@ -34,17 +36,20 @@ class Source:
     labels: Path | None = None
     num_features: int | None = None
     num_labels: int | None = None
+    cache: Path | None = None
 
     def __post_init__(self) -> None:
         if not self._is_synthetic:
             require_file(Path(self.text))
             if self.labels is not None:
                 require_file(self.labels)
+            if self.cache is not None and self.cache.exists() and not self.cache.is_dir():
+                raise CommandError(f"{self.cache} is a file; expected a folder for --cache")
             return
-        if self.labels or self.num_features or self.num_labels:
+        if self.labels or self.num_features or self.num_labels or self.cache:
             raise CommandError(
                 f"{self.text} is synthetic and brings its own labels and sizes: leave out files of "
-                "labels, --num-features and --num-labels"
+                "labels, --num-features, --num-labels and --cache"
             )
         self._preset()
 
@@ -76,16 +81,15 @@ class Source:
         if self._is_synthetic:
             name, samples = self._preset()
             return data.make_preset(name, split=split, num_samples=samples)
-        if self.labels is None:
-            return data.read_xmc(
-                self.text, num_features=self.num_features, num_labels=self.num_labels
-            )
-        return data.read_xmc_pair(
-            self.text,
-            self.labels,
-            num_features=self.num_features,
-            num_labels=self.num_labels,
-        )
+        read: Callable[..., Dataset] = data.read_xmc
+        files: list[str | Path] = [self.text]
+        if self.labels is not None:
+            read = data.read_xmc_pair
+            files.append(self.labels)
+        sizes = {"num_features": self.num_features, "num_labels": self.num_labels}
+        if self.cache is None:
+            return read(*files, **sizes)
+        return data.cached(self.cache, read, *files, **sizes)
 
     @property
     def _is_synthetic(self) -> bool:

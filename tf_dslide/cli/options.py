@@ -50,6 +50,14 @@ LabelNames = Annotated[
         metavar="FILE", help="Readable names of the labels, one a line.", rich_help_panel=DATA
     ),
 ]
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Keep what is read of the files in this folder, and next time map it from there.",
+        rich_help_panel=DATA,
+    ),
+]
 BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Samples a step.")]
 Threads = Annotated[
     int | None,

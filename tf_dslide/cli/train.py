@@ -129,6 +129,7 @@ def train(
     label_names: options.LabelNames = None,
     num_features: options.NumFeatures = None,
     num_labels: options.NumLabels = None,
+    cache: options.Cache = None,
     validation_split: ValidationSplit = None,
     hidden: Hidden = [256],  # noqa: B006 - Typer wants the default here and copies it
     dropout: Dropout = 0.0,
@@ -157,7 +158,7 @@ def train(
     _require(0 <= dropout < 1, "--dropout", dropout, "a share from 0 to below 1")
     _require(0 < learning_rate < math.inf, "--learning-rate", learning_rate, "a positive number")
     _require(0 <= weight_decay < math.inf, "--weight-decay", weight_decay, "0 or more")
-    source = Source(data, labels, num_features, num_labels)
+    source = Source(data, labels, num_features, num_labels, cache)
     chosen = settings.SamplerSettings(sampler, hash, bits, tables, active, num_sampled)
     _check_sampler(chosen)
     checked = settings.TrainSettings(

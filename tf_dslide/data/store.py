@@ -11,7 +11,8 @@ from contextlib import suppress
 from errno import EEXIST, ENOTDIR, ENOTEMPTY
 from itertools import count
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, BinaryIO
 
 import numpy as np
 from scipy import sparse
@@ -107,7 +108,7 @@ def load_dataset(folder: PathLike, *, mmap: bool = True, verify: bool = False) -
         The `Dataset`. Mapped arrays may not be written to; `take` copies what it picks.
 
     Raises:
-        FileNotFoundError: There is no such folder.
+        FileNotFoundError: There is no such folder (`NotADirectoryError` if it is a file).
         StoreError: The manifest or a part is missing, damaged, cut short or of another format. The
             message gives the file, what was found and what was expected. Without `verify`, damage
             that changes no sizes goes unnoticed.
@@ -169,22 +170,46 @@ def read_store(folder: Path, *, mmap: bool = True, verify: bool = False) -> tupl
     >>> read_store(folder, mmap=False)
     (Dataset('data': 2 samples, 2 features, 2 labels), None)
     """
-    manifest = _read_manifest(folder)
-    for name, part in manifest["parts"].items():
-        _check_part(folder / name, part, verify)
-    rows = manifest["num_samples"]
-    dataset = Dataset._trusted(
-        _load_csr(folder, "features", (rows, manifest["num_features"]), manifest, mmap),
-        _load_csr(folder, "labels", (rows, manifest["num_labels"]), manifest, mmap),
-        _load_names(folder / _NAMES) if _NAMES in manifest["parts"] else None,
-        manifest["name"],
-    )
-    # Had the folder been replaced midway, some of the parts could be those of other data.
-    if _read_manifest(folder) != manifest:
-        raise StoreError(
-            folder / _MANIFEST, "that the data were replaced meanwhile", "no change: load again"
-        )
+    with _Folder(folder) as opened:
+        manifest = _read_manifest(opened)
+        parts = {
+            name: _read_part(opened, name, part, mmap=mmap, verify=verify)
+            for name, part in manifest["parts"].items()
+        }
+    shapes = {
+        "features": (manifest["num_samples"], manifest["num_features"]),
+        "labels": (manifest["num_samples"], manifest["num_labels"]),
+    }
+    features, labels = (_csr(folder, kind, shape, parts) for kind, shape in shapes.items())
+    dataset = Dataset._trusted(features, labels, parts.get(_NAMES), manifest["name"])
     return dataset, manifest["source"]
+
+
+class _Folder:
+    """A folder held open: its files are found together even when its name goes to another one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> _Folder:
+        try:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise type(error)(
+                f"{self.path}: no such folder; expected one that save_dataset made"
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def open(self, name: str, expected: str) -> BinaryIO:
+        """Open a file to read; a `StoreError` tells what was expected of a missing one."""
+        try:
+            descriptor = os.open(name, os.O_RDONLY, dir_fd=self._descriptor)
+        except FileNotFoundError as error:
+            raise StoreError(self.path / name, "no such file", expected) from error
+        return open(descriptor, "rb")
 
 
 def _write_parts(folder: Path, dataset: Dataset, source: Any) -> None:
@@ -199,8 +224,9 @@ def _write_parts(folder: Path, dataset: Dataset, source: Any) -> None:
         np.save(folder / name, array)
         parts[name] = {"dtype": array.dtype.str, "length": len(array)}
     for name, part in parts.items():
-        part["bytes"] = (folder / name).stat().st_size
-        part["crc32"] = _crc32(folder / name)
+        with (folder / name).open("rb") as file:
+            part["crc32"] = _crc32(file)
+            part["bytes"] = file.tell()
     content = {
         "name": dataset.name,
         "num_samples": dataset.num_samples,
@@ -242,18 +268,14 @@ def _may_replace(folder: Path) -> bool:
     return folder.is_dir() and ((folder / _MANIFEST).exists() or not any(folder.iterdir()))
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    if not folder.exists():
-        raise FileNotFoundError(f"{folder}: no such folder; expected one that save_dataset made")
-    path = folder / _MANIFEST
-    try:
-        text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise StoreError(path, "no such file", "a folder that save_dataset made") from error
+def _read_manifest(folder: _Folder) -> dict[str, Any]:
+    path = folder.path / _MANIFEST
+    with folder.open(_MANIFEST, "a folder that save_dataset made") as file:
+        text = file.read()
     try:
         manifest = json.loads(text)
         found, crc32, content = manifest["format"], manifest.get("crc32"), manifest.get("content")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise StoreError(path, quote(text), "a manifest of save_dataset") from error
     if found != _FORMAT:
         raise StoreError(
@@ -266,28 +288,57 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _check_part(path: Path, part: dict[str, Any], verify: bool) -> None:
+def _read_part(
+    folder: _Folder, name: str, part: dict[str, Any], *, mmap: bool, verify: bool
+) -> Any:
+    """Check and load an array, or the names."""
+    path = folder.path / name
+    with folder.open(name, f"{part['bytes']:,} bytes") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != part["bytes"]:
+            raise StoreError(path, f"{size:,} bytes", f"{part['bytes']:,} bytes")
+        if verify:
+            crc32 = _crc32(file)
+            if crc32 != part["crc32"]:
+                raise StoreError(
+                    path, f"checksum {crc32}", f"{part['crc32']}: the file was changed or damaged"
+                )
+            file.seek(0)
+        if name == _NAMES:
+            return _read_names(path, file)
+        return _read_array(path, file, part, mmap)
+
+
+def _read_array(path: Path, file: BinaryIO, part: dict[str, Any], mmap: bool) -> np.ndarray:
+    """Read or map an array. `np.load` would map by name only."""
+    expected = f"{part['length']} numbers of dtype {part['dtype']}"
     try:
-        size = path.stat().st_size
-    except FileNotFoundError as error:
-        raise StoreError(path, "no such file", f"{part['bytes']:,} bytes") from error
-    if size != part["bytes"]:
-        raise StoreError(path, f"{size:,} bytes", f"{part['bytes']:,} bytes")
-    if verify and (crc32 := _crc32(path)) != part["crc32"]:
-        raise StoreError(
-            path, f"checksum {crc32}", f"{part['crc32']}: the file was changed or damaged"
-        )
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"its version is {version}")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    except (ValueError, SyntaxError, TokenError) as error:
+        raise StoreError(path, f"no NumPy array ({error})", expected) from error
+    if (shape, dtype.str) != ((part["length"],), part["dtype"]):
+        raise StoreError(path, f"shape {shape} of dtype {dtype.str}", expected)
+    if not mmap:
+        return np.fromfile(file, dtype, part["length"])
+    mapped = np.memmap(file, dtype, "r", file.tell(), shape)
+    # A plain array over the mapping: NumPy's memmap class would pass on to every result.
+    return np.asarray(mapped)
 
 
-def _load_csr(
-    folder: Path, kind: str, shape: tuple[int, int], manifest: dict[str, Any], mmap: bool
+def _read_names(path: Path, file: BinaryIO) -> tuple[str, ...]:
+    try:
+        return tuple(json.load(file))
+    except (ValueError, TypeError) as error:
+        raise StoreError(path, f"no list ({error})", "a list of names") from error
+
+
+def _csr(
+    folder: Path, kind: str, shape: tuple[int, int], parts: dict[str, np.ndarray]
 ) -> sparse.csr_matrix:
-    parts = {
-        name: _load_array(folder / f"{kind}.{name}.npy", manifest["parts"], mmap)
-        for name in ("indptr", "indices", "data")
-        if f"{kind}.{name}.npy" in manifest["parts"]
-    }
-    indptr, indices = parts["indptr"], parts["indices"]
+    indptr, indices = parts[f"{kind}.indptr.npy"], parts[f"{kind}.indices.npy"]
     if indptr[0] != 0 or indptr[-1] != len(indices):
         raise StoreError(
             folder / f"{kind}.indptr.npy",
@@ -297,36 +348,16 @@ def _load_csr(
     # SciPy's constructor would look at every index, and the flag keeps later calls from it.
     matrix = sparse.csr_matrix(shape, dtype=np.float32)
     matrix.indptr, matrix.indices = indptr, indices
-    matrix.data = parts["data"] if "data" in parts else np.ones(len(indices), np.float32)
+    data = parts.get(f"{kind}.data.npy")
+    matrix.data = np.ones(len(indices), np.float32) if data is None else data
     matrix.has_canonical_format = True
     return matrix
 
 
-def _load_array(path: Path, parts: dict[str, dict[str, Any]], mmap: bool) -> np.ndarray:
-    expected = f"{parts[path.name]['length']} numbers of dtype {parts[path.name]['dtype']}"
-    try:
-        array = np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise StoreError(path, f"no NumPy array ({error})", expected) from error
-    found = f"{array.size} numbers of dtype {array.dtype.str}"
-    if found != expected or array.ndim != 1:
-        raise StoreError(path, f"{found}, shape {array.shape}", expected)
-    # A plain array over the mapping: NumPy's memmap class would pass on to every result.
-    return np.asarray(array)
-
-
-def _load_names(path: Path) -> tuple[str, ...]:
-    try:
-        return tuple(json.loads(path.read_bytes()))
-    except ValueError as error:
-        raise StoreError(path, f"no JSON ({error})", "a list of names") from error
-
-
-def _crc32(path: Path) -> int:
+def _crc32(file: BinaryIO) -> int:
     crc32 = 0
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(_READ_SIZE):
-            crc32 = zlib.crc32(piece, crc32)
+    while piece := file.read(_READ_SIZE):
+        crc32 = zlib.crc32(piece, crc32)
     return crc32
 
 
