@@ -132,7 +132,9 @@ def active_per_sample(model: keras.Model, train, args: argparse.Namespace) -> fl
     hidden = model.layers[0](x)
     _, selection = layer._at_work.sampled_logits(hidden, label_forms.to_csr(y, layer.units))
     own, shared = selection.active
-    return float(np.mean(own.row_lengths())) + len(shared)
+    # A shared neuron that is among a row's own is one neuron.
+    doubled = np.isin(own.ids, shared).sum()
+    return len(shared) + float(len(own.ids) - doubled) / len(own.row_lengths())
 
 
 def main() -> None:

@@ -199,10 +199,17 @@ def test_saving_does_not_destroy_other_things(tmp_path):
     file.write_text("mine")
     folder.mkdir()
     (folder / "thesis.txt").write_text("mine")
-    for path in (file, folder):
+    mixed, other = tmp_path / "mixed", tmp_path / "other"
+    save_dataset(mixed, small())
+    (mixed / "notes.txt").write_text("mine")
+    other.mkdir()
+    (other / "manifest.json").write_text("{}")
+    for path in (file, folder, mixed, other):
         with pytest.raises(FileExistsError, match=f"{path} is there and holds no saved data set"):
             save_dataset(path, small())
     assert file.read_text() == (folder / "thesis.txt").read_text() == "mine"
+    assert (mixed / "notes.txt").read_text() == "mine"
+    assert (other / "manifest.json").read_text() == "{}"
 
 
 def test_a_failure_to_save_keeps_the_earlier_data(saved, monkeypatch):

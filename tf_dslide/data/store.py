@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from errno import EEXIST, ENOTDIR, ENOTEMPTY
 from itertools import count
@@ -26,6 +25,13 @@ PathLike = str | os.PathLike
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _NAMES = "label_names.json"
+_ARRAYS = (
+    "features.indptr.npy",
+    "features.indices.npy",
+    "features.data.npy",
+    "labels.indptr.npy",
+    "labels.indices.npy",
+)
 _READ_SIZE = 1 << 20
 
 
@@ -220,7 +226,7 @@ def _write_parts(folder: Path, dataset: Dataset, source: Any) -> None:
                 raise ValueError(f"label_names holds {name!r}; only str can be saved")
         (folder / _NAMES).write_text(json.dumps(dataset.label_names), encoding="ascii")
         parts[_NAMES] = {}
-    for name, array in _arrays(dataset):
+    for name, array in _arrays(dataset).items():
         np.save(folder / name, array)
         parts[name] = {"dtype": array.dtype.str, "length": len(array)}
     for name, part in parts.items():
@@ -239,14 +245,19 @@ def _write_parts(folder: Path, dataset: Dataset, source: Any) -> None:
     (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="ascii")
 
 
-def _arrays(dataset: Dataset) -> Iterator[tuple[str, np.ndarray]]:
+def _arrays(dataset: Dataset) -> dict[str, np.ndarray]:
     """The arrays to store, by file name. The labels' data are all ones and not among them."""
-    for kind, matrix in (("features", dataset.features), ("labels", dataset.labels)):
-        stored = matrix.indptr[-1]  # SciPy allows arrays longer than what is in use
-        yield f"{kind}.indptr.npy", matrix.indptr
-        yield f"{kind}.indices.npy", matrix.indices[:stored]
-        if kind == "features":
-            yield f"{kind}.data.npy", matrix.data[:stored]
+    features, labels = dataset.features, dataset.labels
+    # SciPy allows arrays longer than what is in use.
+    stored, stored_labels = features.indptr[-1], labels.indptr[-1]
+    arrays = (
+        features.indptr,
+        features.indices[:stored],
+        features.data[:stored],
+        labels.indptr,
+        labels.indices[:stored_labels],
+    )
+    return dict(zip(_ARRAYS, arrays, strict=True))
 
 
 def _put_in_place(unfinished: Path, folder: Path, beside: Path) -> None:
@@ -263,9 +274,15 @@ def _put_in_place(unfinished: Path, folder: Path, beside: Path) -> None:
 
 
 def _may_replace(folder: Path) -> bool:
-    if not folder.exists():
+    """Whether nothing but a saved data set would be lost."""
+    try:
+        names = set(os.listdir(folder))
+    except FileNotFoundError:
         return True
-    return folder.is_dir() and ((folder / _MANIFEST).exists() or not any(folder.iterdir()))
+    except NotADirectoryError:
+        return False
+    # Many a folder of something else has a manifest.json.
+    return names <= {_MANIFEST, _NAMES, *_ARRAYS} and names != {_MANIFEST}
 
 
 def _read_manifest(folder: _Folder) -> dict[str, Any]:
