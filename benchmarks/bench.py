@@ -43,7 +43,8 @@ RUNS = {
     "batch 1024": Run(
         "Throughput, batch 1,024, 3,000 active",
         "throughput.py",
-        f"--batch-size 1024 --steps 20 {THROUGHPUT} --methods lsh shared uniform tf-rowadam tf-rowadam-all",
+        f"--batch-size 1024 --steps 20 {THROUGHPUT} "
+        "--methods lsh shared uniform tf-rowadam tf-rowadam-all",
     ),
     "shared 8192": Run(
         "Throughput, batch 1,024, 8,192 shared",
