@@ -28,6 +28,7 @@ from tf_dslide import (
     DSlideDense,
     LogUniformSampler,
     LshSampler,
+    SharedLshSampler,
     SimHash,
     SlideCrossentropy,
     SparseAdam,
@@ -114,13 +115,14 @@ def test_equals_dense(shape, kind, use_bias, graph):
         LshSampler(hash=DWTA(), active=10**6, random=1.0, head=0.0),
         LshSampler(active=97, random=0.0, head=1.0),
         LshSampler(active=97, random=0.6, head=0.4),
+        SharedLshSampler(active=97, random=0.9, head=0.1),
         UniformSampler(97),
         UniformSampler(500, correction=True),
         LogUniformSampler(97),
         LogUniformSampler(10**6, correction=True),
     ],
     ids=[
-        *("lsh", "dwta", "head", "head_and_random"),
+        *("lsh", "dwta", "head", "head_and_random", "shared"),
         *("uniform", "uniform_corrected", "log_uniform", "log_uniform_corrected"),
     ],
 )
@@ -144,11 +146,14 @@ def test_sampler_that_takes_all_neurons_equals_all_neurons(sampler):
         LshSampler(active=40, random=0.0),
         LshSampler(active=40, random=0.8, head=0.0),
         LshSampler(hash=DWTA(tables=7), active=3),
+        SharedLshSampler(active=40),
+        SharedLshSampler(active=40, random=0.2, head=0.2),
         UniformSampler(17),
         LogUniformSampler(17, correction=True),
     ],
     ids=[
         *("lsh", "hashed", "no_random", "no_head", "fewer_than_labels"),
+        *("shared", "shared_hashed"),
         *("uniform", "log_uniform_corrected"),
     ],
 )

@@ -456,6 +456,7 @@ def test_arguments_out_of_range_are_named(make, words):
 def test_names_stand_for_samplers():
     for name, kind in {
         "lsh": LshSampler,
+        "shared_lsh": SharedLshSampler,
         "uniform": UniformSampler,
         "log_uniform": LogUniformSampler,
         "all": AllNeurons,
@@ -466,7 +467,7 @@ def test_names_stand_for_samplers():
 
 
 @pytest.mark.parametrize(("units", "dim"), [(1, 1), (2, 1), (100, 1), (3, 200)])
-@pytest.mark.parametrize("name", ["lsh", "dwta", "tiny", "log_uniform"])
+@pytest.mark.parametrize("name", ["lsh", "dwta", "tiny", "shared", "log_uniform"])
 def test_small_layers_train(name, units, dim):
     model = wide_model(units, dim, sampler=EVERY[name])
     model.compile(SparseAdam(0.1), SlideCrossentropy())
