@@ -197,7 +197,7 @@ class DSlideDense(_RowLayer):
     Args:
         units: Number of classes.
         sampler: Chooses the neurons that take part in a training step: a sampler of this package,
-            its name, or `None` for `LshSampler()`.
+            its name, or `None` for `SharedLshSampler()`.
         activation: As in `Dense`. With an activation other than `None` or `"softmax"` the losses
             and metrics of this package treat the output as any other tensor, at dense cost.
         use_bias: As in `Dense`.

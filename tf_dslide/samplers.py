@@ -534,7 +534,7 @@ def get(identifier: Any) -> Sampler:
         "all": AllNeurons,
     }
     if identifier is None:
-        return LshSampler()
+        return SharedLshSampler()
     if isinstance(identifier, dict):
         identifier = keras.saving.deserialize_keras_object(identifier)
     if isinstance(identifier, str) and identifier in names:

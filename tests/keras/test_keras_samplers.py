@@ -463,7 +463,7 @@ def test_names_stand_for_samplers():
     }.items():
         assert type(samplers.get(name)) is kind
         assert type(DSlideDense(3, sampler=name).sampler) is kind
-    assert type(DSlideDense(3).sampler) is LshSampler
+    assert type(DSlideDense(3).sampler) is SharedLshSampler
 
 
 @pytest.mark.parametrize(("units", "dim"), [(1, 1), (2, 1), (100, 1), (3, 200)])

@@ -113,8 +113,8 @@ def _require_tables(classifier: "Classifier") -> None:
     sampler = classifier.layer.sampler
     if not isinstance(sampler, LshSampler):
         raise CommandError(
-            f"--hashed needs a model trained with --sampler lsh; {classifier.path} has a "
-            f"{type(sampler).__name__}"
+            "--hashed needs a model trained with --sampler lsh or shared-lsh; "
+            f"{classifier.path} has a {type(sampler).__name__}"
         )
 
 

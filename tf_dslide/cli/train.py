@@ -133,7 +133,7 @@ def train(
     validation_split: ValidationSplit = None,
     hidden: Hidden = [256],  # noqa: B006 - Typer wants the default here and copies it
     dropout: Dropout = 0.0,
-    sampler: Sampler = "lsh",
+    sampler: Sampler = "shared-lsh",
     active: Active = None,
     hash: Hash = None,
     bits: Bits = None,
