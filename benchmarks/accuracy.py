@@ -128,7 +128,7 @@ def active_per_sample(model: keras.Model, train, args: argparse.Namespace) -> fl
     layer = model.layers[-1]
     if layer.sampler.selects_all:
         return float(layer.units)
-    x, y = next(iter(batches(train, args.batch_size)))
+    x, y = next(iter(batches(train, args.batch_size, shuffle=True)))
     hidden = model.layers[0](x)
     _, selection = layer._at_work.sampled_logits(hidden, label_forms.to_csr(y, layer.units))
     own, shared = selection.active
