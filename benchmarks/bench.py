@@ -55,13 +55,13 @@ RUNS = {
         "Throughput at 100,000 units, hidden 32",
         "throughput.py",
         f"--units 100000 --hidden 32 --batch-size 256 --steps 40 {THROUGHPUT} "
-        "--methods lsh shared uniform",
+        "--methods lsh uniform",
     ),
     "units 1e7": Run(
         "Throughput at 10,000,000 units, hidden 32",
         "throughput.py",
         f"--units 10000000 --hidden 32 --batch-size 256 --steps 40 {THROUGHPUT} "
-        "--methods lsh shared uniform",
+        "--methods lsh uniform",
     ),
     "search": Run("Search for the best five of 670,091", "top_k.py"),
 }

@@ -366,8 +366,8 @@ class SharedLshSampler(LshSampler):
         rebuild_decay: Growth of the interval; 0 keeps it.
         seed: Integer that fixes windows and random neurons.
 
-    Memory: as `LshSampler`, and 32 bytes a neuron in a step. Time a step: the buckets that the
-    batch's codes name, and 8 sums a neuron.
+    Memory: as `LshSampler`, and 16 bytes a neuron in a step. Time a step: the buckets that the
+    batch's codes name, and 4 sums a neuron.
 
     Example:
 

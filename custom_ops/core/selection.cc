@@ -245,7 +245,12 @@ Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const Paralle
 namespace {
 
 // Votes are counted in so many places, each of which has tables of its own.
-constexpr int64_t kVoteSlabs = 8;
+constexpr int64_t kVoteSlabs = 4;
+
+// Units that one task adds up and looks through.
+constexpr int64_t kUnitsPerBlock = int64_t{1} << 14;
+
+int64_t UnitBlocks(int64_t units) { return (units + kUnitsPerBlock - 1) / kUnitsPerBlock; }
 
 // The votes of all rows in the tables [begin, end). A bucket is looked up once for all the rows
 // whose codes name it.
@@ -281,21 +286,47 @@ struct Candidate {
   }
 };
 
-// All neurons with votes, those of all slabs added up.
-std::vector<Candidate> Candidates(const LshQuery& query, const Slabs& slabs,
-                                  std::vector<uint32_t>* votes) {
-  for (int64_t slab = 1; slab < slabs.count(); ++slab) {
-    for (int64_t id = 0; id < query.units; ++id) {
-      (*votes)[id] += (*votes)[slab * query.units + id];
+// Adds up the votes of all slabs in the first one, and returns how many neurons have each number
+// of votes; the last count is of those with that many or more.
+std::vector<int64_t> SumVotes(const LshQuery& query, int64_t slabs, uint32_t* votes,
+                              const ParallelFor& parallel) {
+  constexpr int64_t kMost = 1023;
+  const int64_t blocks = UnitBlocks(query.units);
+  std::vector<int32_t> counts(blocks * (kMost + 1), 0);
+  parallel(blocks, kUnitsPerBlock * slabs, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kUnitsPerBlock;
+      const int64_t last = std::min(query.units, first + kUnitsPerBlock);
+      for (int64_t slab = 1; slab < slabs; ++slab) {
+        const uint32_t* more = votes + slab * query.units;
+        for (int64_t id = first; id < last; ++id) votes[id] += more[id];
+      }
+      int32_t* count = counts.data() + block * (kMost + 1);
+      for (int64_t id = first; id < last; ++id) ++count[std::min<int64_t>(votes[id], kMost)];
     }
-  }
-  for (const int32_t id : query.excluded) (*votes)[id] = 0;
+  });
+  std::vector<int64_t> result(kMost + 1, 0);
+  for (size_t i = 0; i < counts.size(); ++i) result[i % result.size()] += counts[i];
+  return result;
+}
+
+// The neurons with at least `least` votes.
+std::vector<Candidate> Candidates(const LshQuery& query, uint32_t least, const uint32_t* votes,
+                                  const ParallelFor& parallel) {
+  std::vector<std::vector<Candidate>> parts(UnitBlocks(query.units));
+  parallel(parts.size(), kUnitsPerBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kUnitsPerBlock;
+      const int64_t last = std::min(query.units, first + kUnitsPerBlock);
+      for (int64_t id = first; id < last; ++id) {
+        if (votes[id] < least) continue;
+        const uint32_t chance = static_cast<uint32_t>(Mix(query.seed, id) >> 32);
+        parts[block].push_back({votes[id], chance, static_cast<int32_t>(id)});
+      }
+    }
+  });
   std::vector<Candidate> result;
-  for (int64_t id = 0; id < query.units; ++id) {
-    if ((*votes)[id] == 0) continue;
-    const uint32_t chance = static_cast<uint32_t>(Mix(query.seed, id) >> 32);
-    result.push_back({(*votes)[id], chance, static_cast<int32_t>(id)});
-  }
+  for (const auto& part : parts) result.insert(result.end(), part.begin(), part.end());
   return result;
 }
 
@@ -314,7 +345,15 @@ std::vector<int32_t> SelectForBatch(const LshQuery& query, int64_t rows,
     }
   });
   *sound = !broken;
-  std::vector<Candidate> candidates = Candidates(query, slabs, &votes);
+  for (int64_t slab = 0; slab < slabs.count(); ++slab) {
+    for (const int32_t id : query.excluded) votes[slab * query.units + id] = 0;
+  }
+  const std::vector<int64_t> counts = SumVotes(query, slabs.count(), votes.data(), parallel);
+  // As few candidates as hold those to be chosen: fewer votes than the limit win nothing.
+  int64_t limit = counts.size(), enough = 0;
+  while (limit > 1 && enough < query.hashed) enough += counts[--limit];
+  std::vector<Candidate> candidates =
+      Candidates(query, static_cast<uint32_t>(limit), votes.data(), parallel);
   const int64_t count = std::min<int64_t>(query.hashed, candidates.size());
   std::nth_element(candidates.begin(), candidates.begin() + count, candidates.end());
   std::vector<int32_t> ids(query.excluded.begin(), query.excluded.end());

@@ -35,7 +35,7 @@ Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const Paralle
 
 // The excluded neurons and `hashed` others: those with most votes of all `rows` samples together,
 // where each sample gives a vote to each neuron in a bucket of its own. Equal votes are decided by
-// chance. Fewer if the buckets hold fewer; ascending. Takes 4 * kVoteSlabs bytes a unit.
+// chance. Fewer if the buckets hold fewer; ascending. Takes 16 bytes a unit.
 std::vector<int32_t> SelectForBatch(const LshQuery& query, int64_t rows,
                                     const ParallelFor& parallel, bool* sound);
 
