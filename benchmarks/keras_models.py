@@ -3,7 +3,9 @@
 from typing import Any
 
 
-def dslide_model(features: int, hidden: int, units: int, sampler: Any) -> Any:
+def dslide_model(
+    features: int, hidden: int, units: int, sampler: Any, learning_rate: float = 1e-3
+) -> Any:
     import keras
 
     from tf_dslide import DSlideDense, SlideCrossentropy, SparseAdam, SparseDense
@@ -15,7 +17,7 @@ def dslide_model(features: int, hidden: int, units: int, sampler: Any) -> Any:
             DSlideDense(units, sampler=sampler),
         ]
     )
-    model.compile(SparseAdam(1e-3), SlideCrossentropy())
+    model.compile(SparseAdam(learning_rate), SlideCrossentropy())
     return model
 
 

@@ -21,6 +21,7 @@ from unittest import mock
 import limits
 import numpy as np
 from environment import describe, peak_megabytes, quiet
+from keras_models import dslide_model
 from roofline import (
     Counts,
     Share,
@@ -276,19 +277,11 @@ class Step:
 def make_model(args: argparse.Namespace, features: int) -> Any:
     import keras
 
-    from tf_dslide import DSlideDense, SlideCrossentropy, SparseAdam, SparseDense, samplers
+    from tf_dslide import samplers
 
     keras.utils.set_random_seed(args.seed)
     sampler = type(samplers.get(args.sampler))(active=args.active, seed=args.seed)
-    model = keras.Sequential(
-        [
-            keras.Input((features,), sparse=True),
-            SparseDense(args.hidden, activation="relu"),
-            DSlideDense(args.units, sampler=sampler),
-        ]
-    )
-    model.compile(SparseAdam(1e-3), SlideCrossentropy())
-    return model
+    return dslide_model(features, args.hidden, args.units, sampler)
 
 
 def make_data(args: argparse.Namespace) -> Any:

@@ -16,20 +16,14 @@ from statistics import median
 
 import numpy as np
 from environment import describe, quiet
+from keras_models import dslide_model
 
 quiet()
 
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from tf_dslide import (  # noqa: E402
-    DSlideDense,
-    LshSampler,
-    SimHash,
-    SlideCrossentropy,
-    SparseAdam,
-    SparseDense,
-)
+from tf_dslide import DSlideDense, LshSampler, SimHash  # noqa: E402
 from tf_dslide.data import PRESETS, batches, make_preset  # noqa: E402
 
 PRESET = "amazon-670k"
@@ -56,14 +50,8 @@ def trained(args: argparse.Namespace) -> tuple[keras.Model, tf.Tensor]:
     keras.utils.set_random_seed(args.seed)
     spec = PRESETS[PRESET].spec
     sampler = LshSampler(SimHash(args.bits, tables=args.tables), args.active, seed=args.seed)
-    model = keras.Sequential(
-        [
-            keras.Input((spec.num_features,), sparse=True),
-            SparseDense(args.hidden, activation="relu"),
-            DSlideDense(spec.num_labels, sampler=sampler),
-        ]
-    )
-    model.compile(SparseAdam(args.learning_rate), SlideCrossentropy())
+    sizes = (spec.num_features, args.hidden, spec.num_labels)
+    model = dslide_model(*sizes, sampler, args.learning_rate)
     train = make_preset(PRESET, num_samples=args.train, seed=args.seed)
     model.fit(batches(train, args.batch_size, shuffle=True), verbose=0, shuffle=False)
     count = max(args.queries, 4 * args.batch_size)
