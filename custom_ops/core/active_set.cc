@@ -117,10 +117,8 @@ std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entrie
     bad |= static_cast<uint32_t>(view.entry_index[e]) >= index_limit;
   }
   const IdList& shared = view.shared_places;
-  for (int64_t s = 0; s < shared.count; ++s) {
-    bad |= static_cast<uint64_t>(int64_t{shared.ids[s]}) >= static_cast<uint64_t>(view.count);
-    bad |= s > 0 && shared.ids[s] <= shared.ids[s - 1];
-  }
+  const int64_t whole[] = {0, shared.count};
+  bad |= !IdsAreSound(whole, 1, shared.ids, shared.count, view.count, true);
   if (bad == 0) return "";
   return "the active sets seen by neuron do not belong to " + std::to_string(rows) +
          " samples and " + std::to_string(units) + " units; make them with the Transpose op";

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "custom_ops/core/scored.h"
 #include "custom_ops/core/simd.h"
 
 namespace dslide {
@@ -140,17 +141,6 @@ void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const LogSum
 }
 
 namespace {
-
-struct Scored {
-  float score;
-  int32_t id;
-};
-
-// Whether a comes before b: by falling score, the lower id among equals, an empty place (-1) last.
-bool Before(const Scored& a, const Scored& b) {
-  if (a.score != b.score) return a.score > b.score;
-  return static_cast<uint32_t>(a.id) < static_cast<uint32_t>(b.id);
-}
 
 // The k best so far, as a heap in `best` with the worst of them in front.
 void Offer(Scored* best, int64_t k, const Scored& candidate) {

@@ -247,10 +247,12 @@ namespace {
 // Votes are counted in so many places, each of which has tables of its own.
 constexpr int64_t kVoteSlabs = 4;
 
-// Units that one task adds up and looks through.
+// About as many units as one task adds up and looks through.
 constexpr int64_t kUnitsPerBlock = int64_t{1} << 14;
 
-int64_t UnitBlocks(int64_t units) { return (units + kUnitsPerBlock - 1) / kUnitsPerBlock; }
+Slabs UnitBlocks(int64_t units) {
+  return Slabs(units, (units + kUnitsPerBlock - 1) / kUnitsPerBlock);
+}
 
 // The votes of all rows in the tables [begin, end). A bucket is looked up once for all the rows
 // whose codes name it.
@@ -291,12 +293,11 @@ struct Candidate {
 std::vector<int64_t> SumVotes(const LshQuery& query, int64_t slabs, uint32_t* votes,
                               const ParallelFor& parallel) {
   constexpr int64_t kMost = 1023;
-  const int64_t blocks = UnitBlocks(query.units);
-  std::vector<int32_t> counts(blocks * (kMost + 1), 0);
-  parallel(blocks, kUnitsPerBlock * slabs, [&](int64_t begin, int64_t end) {
+  const Slabs blocks = UnitBlocks(query.units);
+  std::vector<int32_t> counts(blocks.count() * (kMost + 1), 0);
+  parallel(blocks.count(), kUnitsPerBlock * slabs, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kUnitsPerBlock;
-      const int64_t last = std::min(query.units, first + kUnitsPerBlock);
+      const int64_t first = blocks.begin(block), last = blocks.end(block);
       for (int64_t slab = 1; slab < slabs; ++slab) {
         const uint32_t* more = votes + slab * query.units;
         for (int64_t id = first; id < last; ++id) votes[id] += more[id];
@@ -313,11 +314,11 @@ std::vector<int64_t> SumVotes(const LshQuery& query, int64_t slabs, uint32_t* vo
 // The neurons with at least `least` votes.
 std::vector<Candidate> Candidates(const LshQuery& query, uint32_t least, const uint32_t* votes,
                                   const ParallelFor& parallel) {
-  std::vector<std::vector<Candidate>> parts(UnitBlocks(query.units));
+  const Slabs blocks = UnitBlocks(query.units);
+  std::vector<std::vector<Candidate>> parts(blocks.count());
   parallel(parts.size(), kUnitsPerBlock, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kUnitsPerBlock;
-      const int64_t last = std::min(query.units, first + kUnitsPerBlock);
+      const int64_t first = blocks.begin(block), last = blocks.end(block);
       for (int64_t id = first; id < last; ++id) {
         if (votes[id] < least) continue;
         const uint32_t chance = static_cast<uint32_t>(Mix(query.seed, id) >> 32);

@@ -26,10 +26,9 @@ struct LshQuery {
 
 // Each row's labels and the neurons of the buckets that its codes name: those found in most tables
 // first, until the row holds `hashed` of them. Excluded neurons are passed over unless they are
-// labels. A bucket longer than `bucket_size` gives a window
-// at a random offset. Takes `units` bytes a thread and O(tables * bucket_size + units / 4096) a
-// row. Tables that hold an id outside [0, units), or one more often than once a table, leave
-// `sound` false.
+// labels. A bucket longer than `bucket_size` gives a window at a random offset. Takes `units` bytes
+// a thread and O(tables * bucket_size + units / 4096) a row. Tables that hold an id outside
+// [0, units), or one more often than once a table, leave `sound` false.
 Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
                      bool* sound);
 

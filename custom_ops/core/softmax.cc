@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "custom_ops/core/scored.h"
 #include "custom_ops/core/simd.h"
 
 namespace dslide {
@@ -99,11 +100,6 @@ void ScaleRows(const CsrView& active, const float* values, const float* scale, f
 
 namespace {
 
-struct Scored {
-  float score;
-  int32_t id;
-};
-
 // All neurons of a row, each once.
 void ListRow(const ActiveSets& active, int64_t row, std::vector<Scored>* list) {
   list->clear();
@@ -128,10 +124,7 @@ void ActiveTopK(const ActiveSets& active, int64_t k, int32_t* ids, float* scores
     for (int64_t row = begin; row < end; ++row) {
       ListRow(active, row, &list);
       const int64_t best = std::min<int64_t>(k, list.size());
-      std::partial_sort(list.begin(), list.begin() + best, list.end(),
-                        [](const Scored& a, const Scored& b) {
-                          return a.score != b.score ? a.score > b.score : a.id < b.id;
-                        });
+      std::partial_sort(list.begin(), list.begin() + best, list.end(), Before);
       for (int64_t j = 0; j < k; ++j) {
         ids[row * k + j] = j < best ? list[j].id : -1;
         scores[row * k + j] = j < best ? list[j].score : kLowest;

@@ -168,22 +168,28 @@ std::vector<float> SharedGradients(const NeuronView& view, const GradientParts& 
   return gradients;
 }
 
-// Follows neurons in ascending order and tells which of them are shared.
+// Follows neurons in ascending order, and finds what the shared ones among them have: `width` of
+// the values each.
 class SharedCursor {
  public:
-  SharedCursor(const NeuronView& view, int64_t begin)
+  SharedCursor(const NeuronView& view, int64_t begin, const std::vector<float>& values,
+               int64_t width)
       : places_(view.shared_places),
-        next_(std::lower_bound(places_.begin(), places_.end(), begin)) {}
+        next_(std::lower_bound(places_.begin(), places_.end(), begin)),
+        values_(values.data()),
+        width_(width) {}
 
-  // The number of neuron u among the shared ones, or -1; u must not fall between calls.
-  int64_t NumberOf(int64_t u) {
-    if (next_ == places_.end() || *next_ != u) return -1;
-    return next_++ - places_.begin();
+  // The values of neuron u, or null if it is not shared; u must not fall between calls.
+  const float* ValuesOf(int64_t u) {
+    if (next_ == places_.end() || *next_ != u) return nullptr;
+    return values_ + (next_++ - places_.begin()) * width_;
   }
 
  private:
   const IdList& places_;
   const int32_t* next_;
+  const float* values_;
+  int64_t width_;
 };
 
 void NeuronGradient(const NeuronView& view, int64_t u, const GradientParts& parts,
@@ -213,10 +219,9 @@ void RowGradient(const NeuronView& view, const GradientParts& parts, float* grad
   const std::vector<float> shared = SharedGradients(view, parts, parallel);
   const int64_t d = parts.d;
   parallel(view.count, NeuronCost(view, d), [&](int64_t begin, int64_t end) {
-    SharedCursor cursor(view, begin);
+    SharedCursor cursor(view, begin, shared, d);
     for (int64_t u = begin; u < end; ++u) {
-      const int64_t s = cursor.NumberOf(u);
-      NeuronGradient(view, u, parts, s < 0 ? nullptr : &shared[s * d], gradient + u * d);
+      NeuronGradient(view, u, parts, cursor.ValuesOf(u), gradient + u * d);
     }
   });
 }
@@ -244,10 +249,10 @@ void EntrySums(const NeuronView& view, const GradientParts& parts, float* sums,
   const std::vector<float> shared = ColumnSums(view, parts, parallel);
   parallel(view.count, 5 + 2 * view.size() / std::max<int64_t>(1, view.count),
            [&](int64_t begin, int64_t end) {
-             SharedCursor cursor(view, begin);
+             SharedCursor cursor(view, begin, shared, 1);
              for (int64_t u = begin; u < end; ++u) {
-               const int64_t s = cursor.NumberOf(u);
-               sums[u] = s < 0 ? 0.0f : shared[s];
+               const float* sum = cursor.ValuesOf(u);
+               sums[u] = sum ? *sum : 0.0f;
                for (int64_t e = view.splits[u]; e < view.splits[u + 1]; ++e) {
                  sums[u] += parts.coef[view.entry_index[e]];
                }
@@ -294,12 +299,10 @@ void RowGradientAdam(const NeuronView& view, const GradientParts& parts, const A
   parallel(view.count, NeuronCost(view, state.d) + 3 * RowCost(state.d),
            [&](int64_t begin, int64_t end) {
              std::vector<float> gradient(state.d);
-             SharedCursor cursor(view, begin);
+             SharedCursor cursor(view, begin, shared, state.d);
              for (int64_t u = begin; u < end; ++u) {
                if (u + kAhead < end) PrefetchState(state, view.neurons[u + kAhead]);
-               const int64_t s = cursor.NumberOf(u);
-               NeuronGradient(view, u, parts, s < 0 ? nullptr : &shared[s * state.d],
-                              gradient.data());
+               NeuronGradient(view, u, parts, cursor.ValuesOf(u), gradient.data());
                AdamRow(state, view.neurons[u], gradient.data(), step);
              }
            });
