@@ -352,8 +352,8 @@ class SharedLshSampler(LshSampler):
 
     As `LshSampler`, but the neurons that hashing picks are those that the buckets of most samples
     of the batch hold, and they are active in every sample, as are the labels of all samples of the
-    batch. Forward and backward pass are then matrix products, several times as fast for the same
-    number of neurons; but what suits the batch suits a single sample less.
+    batch. Forward and backward pass are then matrix products; but what suits the batch suits a
+    single sample less.
 
     Args:
         hash: A `HashFamily`; `None` is `SimHash()`.
