@@ -175,23 +175,22 @@ class Step:
         """The loss and its gradient by the logits: the mean over the batch."""
         import tensorflow as tf
 
-        from tf_dslide import lazy
-
         rows = self.hidden.shape[0]
         upstream = tf.fill([rows], 1 / rows)
         active = self.selection.active
         with self.clock.phase("softmax"):
-            logits = lazy._with_offsets(logits, self.selection)
+            offsets = self.selection.offsets[1] or self.ops.no_offsets(logits)
             _, own, shared = self.raw.dslide_softmax_crossentropy(
                 **self.ops._active_sets(logits, active),
                 label_splits=self.labels.row_splits,
                 label_ids=self.labels.ids,
+                row_offsets=offsets.rows,
+                shared_offsets=offsets.neurons,
             )
-            coef = self.raw.dslide_scale_rows(
-                values=own, row_splits=active.own.row_splits, scale=upstream
+            coef = self.ops.scale_rows(
+                self.ops.ActiveLogits(own, shared), active.own.row_splits, upstream
             )
-            shared_coef = shared * upstream[:, None]
-        self.parts = self.ops.RowGradientParts(self.hidden, coef, shared_coef, self.view)
+        self.parts = self.ops.RowGradientParts(self.hidden, *coef, self.view)
 
     def backward(self) -> None:
         with self.clock.phase("hidden gradient"):

@@ -121,7 +121,10 @@ class LazyLogits:
         logits, selection = weights.sampled_logits(self._x, labels)
         active = selection.active
         self._sampled = (ActiveLogits(*map(tf.stop_gradient, logits)), active)
-        return ops.softmax_crossentropy(_with_offsets(logits, selection), active, labels)
+        own_offsets, shared_offsets = selection.offsets
+        if own_offsets is not None:
+            logits = logits._replace(own=logits.own + own_offsets)
+        return ops.softmax_crossentropy(logits, active, labels, shared_offsets)
 
     def top_k(self, k: int) -> tf.Tensor:
         """The `k` best classes of each row, `(rows, k) int32`, `k <= units`.
@@ -142,13 +145,6 @@ class LazyLogits:
 
     def _search(self, k: int) -> None:
         self._top, _ = self._weights.exact_top_k(self._x, min(k, self.units))
-
-
-def _with_offsets(logits: ActiveLogits, selection: Selection) -> ActiveLogits:
-    if selection.offsets is None:
-        return logits
-    own, shared = selection.offsets
-    return ActiveLogits(logits.own if own is None else logits.own + own, logits.shared + shared)
 
 
 def expect_k(k: int) -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_dslide._checks import require_positive
 from tf_dslide._native import ops
-from tf_dslide._native.ops import ActiveSet, Csr
+from tf_dslide._native.ops import ActiveSet, Csr, SharedOffsets
 from tf_dslide.hashing import HashFamily, SimHash
 
 
@@ -23,13 +23,12 @@ class Selection(NamedTuple):
 
     Attributes:
         active: The active set.
-        offsets: What to add to its logits, or `None` for nothing: to those of the rows' own
-            neurons (`None` or `(nnz,)`) and to those of the shared ones (any shape that broadcasts
-            to `(rows, shared)`).
+        offsets: What the loss adds to its logits, `None` for nothing: to those of the rows' own
+            neurons, `(nnz,)`, and to those of the shared ones.
     """
 
     active: ActiveSet
-    offsets: tuple[tf.Tensor | None, tf.Tensor] | None = None
+    offsets: tuple[tf.Tensor | None, SharedOffsets | None] = (None, None)
 
 
 def no_labels(x: tf.Tensor) -> Csr:
@@ -309,7 +308,7 @@ class TableSelector(Selector):
         )
         active = ActiveSet(own, shared)
         shares = ops.log_shares(active, drawn, self._units)
-        return Selection(active, (None, shares[:, None] * drawn))
+        return Selection(active, (None, SharedOffsets(shares, drawn)))
 
     def _rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> tf.Tensor:
         codes = self._hash.codes(tf.convert_to_tensor(kernel))
@@ -445,8 +444,11 @@ class _RandomSelector(Selector):
         active = ActiveSet(own, drawn)
         if not self._sampler.correction:
             return Selection(active)
-        expected = [self._sampler.log_expected_count(ids, self._units) for ids in (own.ids, drawn)]
-        return Selection(active, (-expected[0], -expected[1]))
+        own_log, drawn_log = (
+            self._sampler.log_expected_count(ids, self._units) for ids in (own.ids, drawn)
+        )
+        every_row = tf.ones(tf.shape(own.row_splits)[:1] - 1)
+        return Selection(active, (-own_log, SharedOffsets(every_row, -drawn_log)))
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <limits>
 
+#include "custom_ops/core/prefetch.h"
 #include "custom_ops/core/random.h"
 
 namespace dslide {
@@ -47,7 +48,10 @@ class NeuronSet {
   std::vector<uint64_t> summary_;
 };
 
-// A stretch of a bucket; `wrapped` of its neurons lie at the bucket's beginning.
+// Neurons of a bucket that are treated side by side.
+constexpr int64_t kStretch = 64;
+
+// A part of a bucket; `wrapped` of its neurons lie at the bucket's beginning.
 struct Window {
   const int32_t* bucket;
   int64_t start;
@@ -55,18 +59,40 @@ struct Window {
   int64_t wrapped;
 
   int64_t size() const { return until_end + wrapped; }
+  // Calls `use(ids, count)` for the neurons in stretches of kStretch, the last one shorter.
   template <typename Use>
-  void ForEach(const Use& use) const {
-    for (int64_t j = 0; j < until_end; ++j) use(bucket[start + j]);
-    for (int64_t j = 0; j < wrapped; ++j) use(bucket[j]);
+  void ForStretches(const Use& use) const {
+    int32_t joined[kStretch];
+    for (int64_t j = 0; j < size(); j += kStretch) {
+      const int64_t count = std::min(kStretch, size() - j);
+      const int64_t before_end = std::clamp<int64_t>(until_end - j, 0, count);
+      if (before_end == count) {
+        use(bucket + start + j, count);
+        continue;
+      }
+      std::copy_n(bucket + start + j, before_end, joined);
+      std::copy_n(bucket + std::max<int64_t>(0, j - until_end), count - before_end,
+                  joined + before_end);
+      use(joined, count);
+    }
+  }
+
+  void Prefetch() const {
+    PrefetchRange(bucket + start, until_end);
+    PrefetchRange(bucket, wrapped);
   }
 };
 
-// Up to `bucket_size` neurons of a bucket, from a place on that depends on `key`.
-Window WindowOf(const LshQuery& query, int64_t table, int32_t code, int64_t key) {
+// Up to `bucket_size` neurons of a bucket, from a place on that depends on `key`. Borders that do
+// not lie in the table leave `sound` false.
+Window WindowOf(const LshQuery& query, int64_t table, int32_t code, int64_t key, bool* sound) {
   const int32_t* ptr = query.bucket_ptr + table * (query.buckets + 1) + code;
-  const int64_t length = ptr[1] - ptr[0];
-  if (length == 0) return {nullptr, 0, 0, 0};
+  const int64_t length = int64_t{ptr[1]} - ptr[0];
+  if (length == 0) return {};
+  if (length < 0 || ptr[0] < 0 || ptr[1] > query.units) {
+    *sound = false;
+    return {};
+  }
   const int64_t taken = std::min(length, query.bucket_size);
   const int64_t start = Below(Mix(query.seed, key, table), length);
   const int64_t until_end = std::min(taken, length - start);
@@ -89,7 +115,25 @@ class VoteLevels {
     }
     ids_.resize(begin_.back());
   }
-  void Add(int64_t level, int32_t id) { ids_[begin_[level] + size_[level]++] = id; }
+  // Adds neurons that came to a level each; level 0 is passed over. Most are new, so those are
+  // listed without a branch.
+  template <typename Level>
+  void Add(const Level* level, const int32_t* ids, int64_t count) {
+    int32_t* const first = ids_.data() + begin_[1];
+    int64_t size = size_[1], others = 0;
+    uint8_t other[kStretch];
+    for (int64_t j = 0; j < count; ++j) {
+      first[size] = ids[j];
+      size += level[j] == 1;
+      other[others] = static_cast<uint8_t>(j);
+      others += level[j] > 1;
+    }
+    size_[1] = size;
+    for (int64_t o = 0; o < others; ++o) {
+      const int64_t l = level[other[o]];
+      ids_[begin_[l] + size_[l]++] = ids[other[o]];
+    }
+  }
   void Clear() { std::fill(size_.begin(), size_.end(), 0); }
   IdList Reached(int64_t level) const { return {ids_.data() + begin_[level], size_[level]}; }
 
@@ -110,8 +154,17 @@ class RowSelector {
         votes_(query.units, 0),
         chosen_(query.units),
         windows_(query.tables),
+        next_windows_(query.tables),
         levels_(query.tables) {
     for (const int32_t id : query.excluded) votes_[id] = kExcluded;
+  }
+
+  // To be called once before rows [row, last) are selected one after the other.
+  void Begin(int64_t row, int64_t last) {
+    last_ = last;
+    for (int64_t table = 0; table < query_.tables; ++table) PrefetchBorders(row, table);
+    FindWindows(row);
+    for (int64_t table = 0; table < kAhead; ++table) PrefetchWindow(query_.tables + table);
   }
 
   // Appends the row's own neurons to `ids`, ascending; the result is their number.
@@ -119,8 +172,9 @@ class RowSelector {
                  std::vector<int32_t>* ids) {
     const int64_t labels = label_end - label_begin;
     for (const int32_t* label = label_begin; label != label_end; ++label) chosen_.Add(*label);
+    FindWindows(row + 1);
     if (query_.hashed > labels && query_.tables > 0) {
-      CountVotes(row);
+      CountVotes();
       ChooseMostVoted(query_.hashed - labels, label_begin, label_end);
       for (const int32_t id : levels_.Reached(1)) votes_[id] = 0;
       levels_.Clear();
@@ -132,34 +186,68 @@ class RowSelector {
   bool sound() const { return sound_; }
 
  private:
-  // Buckets lie anywhere in tables far larger than the cache: all are asked for before the first is
-  // read.
-  void CountVotes(int64_t row) {
-    for (int64_t table = 0; table < query_.tables; ++table) {
-      __builtin_prefetch(query_.bucket_ptr + table * (query_.buckets + 1) +
-                         query_.codes[row * query_.tables + table]);
-    }
+  void CountVotes() {
     int64_t votes = 0;
-    for (int64_t table = 0; table < query_.tables; ++table) {
-      windows_[table] = WindowOf(query_, table, query_.codes[row * query_.tables + table], row);
-      votes += windows_[table].size();
-      const int32_t* first = windows_[table].bucket + windows_[table].start;
-      for (int64_t j = 0; j < windows_[table].until_end; j += 16) __builtin_prefetch(first + j);
-    }
+    for (const Window& window : windows_) votes += window.size();
     levels_.Reserve(votes);
-    for (const Window& window : windows_) {
-      window.ForEach([&](int32_t id) { CountVote(id); });
+    for (int64_t table = 0; table < query_.tables; ++table) {
+      PrefetchWindow(table + kAhead);
+      windows_[table].ForStretches(
+          [&](const int32_t* ids, int64_t count) { CountStretch(ids, count); });
     }
   }
 
-  void CountVote(int32_t id) {
-    if (static_cast<uint32_t>(id) >= static_cast<uint32_t>(query_.units)) {
-      sound_ = false;
-    } else if (votes_[id] >= query_.tables) {
-      sound_ &= votes_[id] == kExcluded;
-    } else {
-      levels_.Add(++votes_[id], id);
+  // Moves on by a row and finds the windows of the one after it.
+  void FindWindows(int64_t next) {
+    std::swap(windows_, next_windows_);
+    for (int64_t table = 0; table < query_.tables; ++table) {
+      PrefetchBorders(next + 1, table);
+      next_windows_[table] =
+          next < last_ ? WindowOf(query_, table, Code(next, table), next, &sound_) : Window{};
     }
+  }
+
+  // Buckets lie anywhere in tables far larger than the cache: each is asked for so many tables
+  // before it is read. More at a time would wait for each other.
+  static constexpr int64_t kAhead = 12;
+
+  // `table` counts on into the next row.
+  void PrefetchWindow(int64_t table) const {
+    const bool next = table >= query_.tables;
+    if (next) table -= query_.tables;
+    if (table >= query_.tables) return;
+    (next ? next_windows_ : windows_)[table].Prefetch();
+  }
+
+  int32_t Code(int64_t row, int64_t table) const {
+    return query_.codes[row * query_.tables + table];
+  }
+
+  void PrefetchBorders(int64_t row, int64_t table) const {
+    if (row >= last_) return;
+    Prefetch(query_.bucket_ptr + table * (query_.buckets + 1) + Code(row, table));
+  }
+
+  // The neurons of a stretch differ, so their counters are read and written without waiting for
+  // one another; what they reached is listed in a second pass.
+  void CountStretch(const int32_t* ids, int64_t count) {
+    Vote level[kStretch];
+    uint32_t outside = 0, unsound = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      outside |= static_cast<uint32_t>(ids[j]) >= static_cast<uint32_t>(query_.units);
+    }
+    if (outside) count = 0;
+    Vote* const votes = votes_.data();
+    const Vote most = static_cast<Vote>(query_.tables);
+    for (int64_t j = 0; j < count; ++j) {
+      const Vote before = votes[ids[j]];
+      const bool counts = before < most;
+      unsound |= !counts & (before != kExcluded);
+      level[j] = counts ? before + 1 : 0;
+      votes[ids[j]] = before + counts;
+    }
+    levels_.Add(level, ids, count);
+    if (outside | unsound) sound_ = false;
   }
 
   // Chooses up to `room` neurons besides the labels in falling order of votes, equals in the order
@@ -192,7 +280,9 @@ class RowSelector {
   const LshQuery& query_;
   std::vector<Vote> votes_;
   NeuronSet chosen_;
-  std::vector<Window> windows_;
+  std::vector<Window> windows_;       // of the row that is being selected
+  std::vector<Window> next_windows_;  // of the row after it
+  int64_t last_ = 0;
   VoteLevels levels_;
   bool sound_ = true;
 };
@@ -223,6 +313,7 @@ Csr SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& 
     RowSelector<Vote> selector(query);
     for (int64_t part = begin; part < end; ++part) {
       const int64_t last = std::min(labels.rows, (part + 1) * kRowsPerPart);
+      selector.Begin(part * kRowsPerPart, last);
       for (int64_t row = part * kRowsPerPart; row < last; ++row) {
         lengths[row + 1] = selector.Select(row, labels.begin(row), labels.end(row), &parts[part]);
       }
@@ -265,11 +356,16 @@ void CountBatchVotes(const LshQuery& query, int64_t rows, int64_t begin, int64_t
     for (auto first = codes.begin(); first != codes.end();) {
       const auto last = std::upper_bound(first, codes.end(), *first);
       const uint32_t voters = static_cast<uint32_t>(last - first);
-      WindowOf(query, table, *first, *first).ForEach([&](int32_t id) {
-        if (static_cast<uint32_t>(id) < static_cast<uint32_t>(query.units)) {
-          votes[id] += voters;
-        } else {
-          *broken = true;
+      bool sound = true;
+      const Window window = WindowOf(query, table, *first, *first, &sound);
+      if (!sound) *broken = true;
+      window.ForStretches([&](const int32_t* ids, int64_t count) {
+        for (int64_t j = 0; j < count; ++j) {
+          if (static_cast<uint32_t>(ids[j]) < static_cast<uint32_t>(query.units)) {
+            votes[ids[j]] += voters;
+          } else {
+            *broken = true;
+          }
         }
       });
       first = last;

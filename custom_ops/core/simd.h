@@ -10,6 +10,9 @@ namespace dslide {
 // Samples (or neurons) that the hash functions treat side by side, one a vector lane.
 constexpr int kHashBlock = 32;
 
+// Columns of a strip of a matrix, see strips.h.
+constexpr int kStrip = 32;
+
 // One step of Adam, with the bias corrections folded into `rate`.
 struct AdamStep {
   float rate;  // learning rate * sqrt(1 - beta_2^t) / (1 - beta_1^t)
@@ -59,6 +62,10 @@ struct SimdKernels {
   void (*gemm)(int64_t m, int64_t n, int64_t k, const float* a, int64_t row_stride,
                int64_t k_stride, const float* b, int64_t ldb, float* c, int64_t ldc,
                bool accumulate);
+
+  // The same for a strip b (k, kStrip) and the n <= kStrip columns of c that it stands for.
+  void (*gemm_strip)(int64_t m, int64_t n, int64_t k, const float* a, int64_t row_stride,
+                     int64_t k_stride, const float* b, float* c, int64_t ldc, bool accumulate);
 
   // Running log-sum-exp of the columns of a tile: top[j] and sum[j] become the maximum and the
   // sum of exp(value - maximum) over what they stood for and the tile's `rows` values.

@@ -21,9 +21,17 @@ int64_t RowCost(const ActiveSets& active, int64_t per_entry) {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// The row's logits of the shared neurons, -infinity for those that are its own.
+// The row's logits of the shared neurons with their offsets, -infinity for those that are its own.
 void CopyShared(const ActiveSets& active, const Membership& shared, int64_t row, float* logits) {
-  std::copy_n(active.shared_logits + row * active.shared.count, active.shared.count, logits);
+  const float* from = active.shared_logits + row * active.shared.count;
+  if (active.row_offsets) {
+    const float offset = active.row_offsets[row];
+    for (int64_t s = 0; s < active.shared.count; ++s) {
+      logits[s] = from[s] + offset * active.shared_offsets[s];
+    }
+  } else {
+    std::copy_n(from, active.shared.count, logits);
+  }
   if (active.shared.count == 0) return;
   for (const int32_t* id = active.own.begin(row); id != active.own.end(row); ++id) {
     if (shared.Has(*id)) logits[shared.PlaceOf(*id)] = kLowest;
@@ -88,12 +96,13 @@ int64_t SoftmaxCrossentropy(const ActiveSets& active, const CsrView& labels, flo
   return bad.first();
 }
 
-void ScaleRows(const CsrView& active, const float* values, const float* scale, float* out,
-               const ParallelFor& parallel) {
-  parallel(active.rows, MeanCost(active, 1), [&](int64_t begin, int64_t end) {
+void ScaleRows(const CsrView& own, int64_t shared, const float* values, const float* shared_values,
+               const float* scale, float* out, float* shared_out, const ParallelFor& parallel) {
+  parallel(own.rows, MeanCost(own, 1) + shared, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const int64_t first = active.splits[row];
-      Simd().scale(values + first, active.length(row), scale[row], out + first);
+      const int64_t first = own.splits[row], at = row * shared;
+      Simd().scale(values + first, own.length(row), scale[row], out + first);
+      Simd().scale(shared_values + at, shared, scale[row], shared_out + at);
     }
   });
 }

@@ -17,6 +17,9 @@ struct ActiveSets {
   IdList shared;
   const float* logits;         // of each entry of `own`
   const float* shared_logits;  // (rows, shared)
+  // What the softmax adds to a shared neuron's logit: its row's value times its own. Null: nothing.
+  const float* row_offsets = nullptr;
+  const float* shared_offsets = nullptr;
 };
 
 // Cross-entropy of each row's softmax against the uniform distribution over its labels, and its
@@ -25,9 +28,10 @@ struct ActiveSets {
 int64_t SoftmaxCrossentropy(const ActiveSets& active, const CsrView& labels, float* loss,
                             float* gradient, float* shared_gradient, const ParallelFor& parallel);
 
-// out[e] = values[e] * scale[row of e].
-void ScaleRows(const CsrView& active, const float* values, const float* scale, float* out,
-               const ParallelFor& parallel);
+// Multiplies values of a batch's active sets by their row's scale. Results may stand where the
+// values do.
+void ScaleRows(const CsrView& own, int64_t shared, const float* values, const float* shared_values,
+               const float* scale, float* out, float* shared_out, const ParallelFor& parallel);
 
 // The k largest logits of each row, falling, the lower id first among equals. Where a row has
 // fewer entries, id -1 and score -infinity.

@@ -1,8 +1,12 @@
 #include "custom_ops/core/sparse_products.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <vector>
+
+#include "custom_ops/core/prefetch.h"
+#include "custom_ops/core/strips.h"
 
 namespace dslide {
 namespace {
@@ -15,15 +19,11 @@ int64_t NeuronCost(const NeuronView& view, int64_t d) {
   return RowCost(d) + EntryCost(d) * view.size() / std::max<int64_t>(1, view.count);
 }
 
-// Neuron rows lie apart, so the hardware does not foresee the next one.
+// Rows of neurons that are asked for ahead of use.
 constexpr int64_t kAhead = 6;
 
-inline void PrefetchRow(const float* row, int64_t d) {
-  for (int64_t i = 0; i < d; i += 16) __builtin_prefetch(row + i);
-}
-
 inline void PrefetchNeuron(const NeuronView& view, int64_t u, const float* w, int64_t d) {
-  if (u + kAhead < view.count) PrefetchRow(w + view.neurons[u + kAhead] * d, d);
+  if (u + kAhead < view.count) PrefetchRange(w + view.neurons[u + kAhead] * d, d);
 }
 
 }  // namespace
@@ -42,34 +42,50 @@ void ActiveLogits(const NeuronView& view, const float* x, const float* w, const 
 
 namespace {
 
-// Shared neurons that one task works at: their weights for d = 128 fill 32 KiB.
+// Rows of one side of a dense product that are worked at together.
 constexpr int64_t kBlock = 64;
+// Terms of a sum after which a dense product goes on to the next block: two strips of so many rows
+// fit the first-level cache.
+constexpr int64_t kDepth = 128;
 
-int64_t Blocks(int64_t count) { return (count + kBlock - 1) / kBlock; }
+int64_t Blocks(int64_t count, int64_t block = kBlock) { return (count + block - 1) / block; }
 
 // Rough nanoseconds of a dense product of so many multiplications.
-int64_t GemmCost(int64_t products) { return 1 + products / 16; }
+int64_t GemmCost(int64_t products) { return 1 + products / 32; }
 
 }  // namespace
 
 void SharedLogits(const NeuronView& view, const float* x, int64_t rows, const float* w,
                   const float* bias, int64_t d, float* logits, const ParallelFor& parallel) {
-  parallel(Blocks(view.shared()), GemmCost(kBlock * rows * d), [&](int64_t begin, int64_t end) {
-    std::vector<float> turned(kBlock * d), biases(kBlock);
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kBlock, n = std::min(kBlock, view.shared() - first);
-      for (int64_t j = 0; j < n; ++j) {
-        const float* row = w + view.shared_neuron(first + j) * d;
-        for (int64_t i = 0; i < d; ++i) turned[i * n + j] = row[i];
-        if (bias) biases[j] = bias[view.shared_neuron(first + j)];
-      }
-      Simd().gemm(rows, n, d, x, d, 1, turned.data(), n, logits + first, view.shared(), false);
-      if (bias == nullptr) continue;
-      for (int64_t row = 0; row < rows; ++row) {
-        Simd().add(biases.data(), n, logits + row * view.shared() + first);
-      }
+  const int64_t shared = view.shared();
+  Strips weights(d, shared);
+  parallel(weights.count(), kStrip * RowCost(d), [&](int64_t begin, int64_t end) {
+    for (int64_t strip = begin; strip < end; ++strip) {
+      weights.SetColumns(strip, [&](int64_t s) { return w + view.shared_neuron(s) * d; });
     }
   });
+  // A task takes a block of samples and a group of strips.
+  constexpr int64_t kGroup = 16;
+  const int64_t groups = Blocks(weights.count(), kGroup);
+  parallel(groups * Blocks(rows), GemmCost(kGroup * kStrip * kBlock * d),
+           [&](int64_t begin, int64_t end) {
+             for (int64_t task = begin; task < end; ++task) {
+               const int64_t first = task / groups * kBlock, m = std::min(kBlock, rows - first);
+               const int64_t group = task % groups * kGroup;
+               const int64_t last = std::min(weights.count(), group + kGroup);
+               for (int64_t strip = group; strip < last; ++strip) {
+                 const int64_t n = weights.width(strip), s = strip * kStrip;
+                 float* to = logits + first * shared + s;
+                 if (bias) {
+                   float start[kStrip];
+                   for (int64_t j = 0; j < n; ++j) start[j] = bias[view.shared_neuron(s + j)];
+                   for (int64_t i = 0; i < m; ++i) std::copy_n(start, n, to + i * shared);
+                 }
+                 Simd().gemm_strip(m, n, d, x + first * d, d, 1, weights.at(strip), to, shared,
+                                   bias != nullptr);
+               }
+             }
+           });
 }
 
 void CsrMatMul(const CsrView& active, const float* coef, const float* w, int64_t d, float* y,
@@ -79,7 +95,7 @@ void CsrMatMul(const CsrView& active, const float* coef, const float* w, int64_t
     for (int64_t row = begin; row < end; ++row) {
       if (row + 1 < end) {
         for (const int32_t* id = active.begin(row + 1); id != active.end(row + 1); ++id) {
-          __builtin_prefetch(w + *id * d);
+          Prefetch(w + *id * d);
         }
       }
       Simd().sum_entries(w, d, active.begin(row), nullptr, coef + active.splits[row],
@@ -105,28 +121,28 @@ std::vector<int64_t> SlabBorders(const NeuronView& view, const Slabs& slabs) {
 
 void CsrMatMulByNeuron(const NeuronView& view, int64_t rows, const float* coef, const float* w,
                        int64_t d, float* y, const ParallelFor& parallel) {
-  constexpr int64_t kSlabs = 16;
+  // Each slab has sums of its own: few enough that they stay in the cache while it is at work.
+  constexpr int64_t kSlabs = 8;
   const Slabs slabs(view.size(), kSlabs);
   const std::vector<int64_t> borders = SlabBorders(view, slabs);
   const int64_t size = rows * d;
-  std::vector<float> sums(slabs.count() * size, 0.0f);
+  const std::unique_ptr<float[]> others(new float[(slabs.count() - 1) * size]);
+  auto sums = [&](int64_t slab) { return slab == 0 ? y : &others[(slab - 1) * size]; };
   const int64_t cost = NeuronCost(view, d) * (1 + view.count / slabs.count());
   parallel(slabs.count(), cost, [&](int64_t begin, int64_t end) {
     for (int64_t slab = begin; slab < end; ++slab) {
+      std::fill_n(sums(slab), size, 0.0f);
       for (int64_t u = borders[slab]; u < borders[slab + 1]; ++u) {
         PrefetchNeuron(view, u, w, d);
         const int64_t first = view.splits[u];
         Simd().spread_entries(w + view.neurons[u] * d, d, view.entry_row + first,
-                              view.entry_index + first, coef, view.length(u),
-                              sums.data() + slab * size);
+                              view.entry_index + first, coef, view.length(u), sums(slab));
       }
     }
   });
   parallel(rows, slabs.count() * RowCost(d), [&](int64_t begin, int64_t end) {
-    const int64_t length = (end - begin) * d;
-    std::copy_n(sums.data() + begin * d, length, y + begin * d);
     for (int64_t slab = 1; slab < slabs.count(); ++slab) {
-      Simd().add(sums.data() + slab * size + begin * d, length, y + begin * d);
+      Simd().add(sums(slab) + begin * d, (end - begin) * d, y + begin * d);
     }
   });
 }
@@ -135,20 +151,24 @@ void AddSharedMatMul(const NeuronView& view, int64_t rows, const float* coef, co
                      int64_t d, float* y, const ParallelFor& parallel) {
   const int64_t shared = view.shared();
   if (shared == 0) return;
-  std::vector<float> weights(shared * d);
+  Strips weights(shared, d);
   parallel(shared, RowCost(d), [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
-      if (s + kAhead < end) PrefetchRow(w + view.shared_neuron(s + kAhead) * d, d);
-      std::copy_n(w + view.shared_neuron(s) * d, d, weights.data() + s * d);
+      if (s + kAhead < end) PrefetchRange(w + view.shared_neuron(s + kAhead) * d, d);
+      weights.SetRow(s, w + view.shared_neuron(s) * d);
     }
   });
-  // Neurons whose weights stay in the cache while the samples pass by.
-  constexpr int64_t kNeurons = 128;
-  parallel(Blocks(rows), GemmCost(kBlock * shared * d), [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kBlock, m = std::min(rows, end * kBlock) - first;
-    for (int64_t s = 0; s < shared; s += kNeurons) {
-      Simd().gemm(m, d, std::min(kNeurons, shared - s), coef + first * shared + s, shared, 1,
-                  weights.data() + s * d, d, y + first * d, d, true);
+  constexpr int64_t kRows = 32;
+  parallel(Blocks(rows, kRows), GemmCost(kRows * shared * d), [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kRows, m = std::min(kRows, rows - first);
+      for (int64_t s = 0; s < shared; s += kDepth) {
+        for (int64_t strip = 0; strip < weights.count(); ++strip) {
+          Simd().gemm_strip(m, weights.width(strip), std::min(kDepth, shared - s),
+                            coef + first * shared + s, shared, 1, weights.at(strip, s),
+                            y + first * d + strip * kStrip, d, true);
+        }
+      }
     }
   });
 }
@@ -156,14 +176,32 @@ void AddSharedMatMul(const NeuronView& view, int64_t rows, const float* coef, co
 namespace {
 
 // The gradients of the shared neurons' weights: (shared, d).
-std::vector<float> SharedGradients(const NeuronView& view, const GradientParts& parts,
-                                   const ParallelFor& parallel) {
-  const int64_t shared = view.shared(), d = parts.d;
-  std::vector<float> gradients(shared * d);
-  parallel(Blocks(shared), GemmCost(kBlock * parts.rows * d), [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kBlock, m = std::min(shared, end * kBlock) - first;
-    Simd().gemm(m, d, parts.rows, parts.shared_coef + first, 1, shared, parts.x, d,
-                gradients.data() + first * d, d, false);
+std::unique_ptr<float[]> SharedGradients(const NeuronView& view, const GradientParts& parts,
+                                         const ParallelFor& parallel) {
+  const int64_t shared = view.shared(), d = parts.d, rows = parts.rows;
+  std::unique_ptr<float[]> gradients(new float[shared * d]);
+  if (rows == 0) std::fill_n(gradients.get(), shared * d, 0.0f);
+  if (rows == 0 || shared == 0) return gradients;
+  Strips samples(rows, d);
+  parallel(rows, RowCost(d), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) samples.SetRow(row, parts.x + row * d);
+  });
+  parallel(Blocks(shared), GemmCost(kBlock * rows * d), [&](int64_t begin, int64_t end) {
+    std::vector<float> coef(kDepth * kBlock);  // a block's, away from the other columns
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kBlock, m = std::min(kBlock, shared - first);
+      for (int64_t row = 0; row < rows; row += kDepth) {
+        const int64_t depth = std::min(kDepth, rows - row);
+        for (int64_t l = 0; l < depth; ++l) {
+          std::copy_n(parts.shared_coef + (row + l) * shared + first, m, &coef[l * kBlock]);
+        }
+        for (int64_t strip = 0; strip < samples.count(); ++strip) {
+          Simd().gemm_strip(m, samples.width(strip), depth, coef.data(), 1, kBlock,
+                            samples.at(strip, row), &gradients[first * d + strip * kStrip], d,
+                            row > 0);
+        }
+      }
+    }
   });
   return gradients;
 }
@@ -172,11 +210,10 @@ std::vector<float> SharedGradients(const NeuronView& view, const GradientParts& 
 // the values each.
 class SharedCursor {
  public:
-  SharedCursor(const NeuronView& view, int64_t begin, const std::vector<float>& values,
-               int64_t width)
+  SharedCursor(const NeuronView& view, int64_t begin, const float* values, int64_t width)
       : places_(view.shared_places),
         next_(std::lower_bound(places_.begin(), places_.end(), begin)),
-        values_(values.data()),
+        values_(values),
         width_(width) {}
 
   // The values of neuron u, or null if it is not shared; u must not fall between calls.
@@ -207,19 +244,19 @@ void AdamRow(const AdamState& state, int64_t row, const float* gradient, const A
 
 void PrefetchState(const AdamState& state, int64_t row) {
   const int64_t at = row * state.d;
-  PrefetchRow(state.weight + at, state.d);
-  PrefetchRow(state.momentum + at, state.d);
-  PrefetchRow(state.velocity + at, state.d);
+  PrefetchRange(state.weight + at, state.d);
+  PrefetchRange(state.momentum + at, state.d);
+  PrefetchRange(state.velocity + at, state.d);
 }
 
 }  // namespace
 
 void RowGradient(const NeuronView& view, const GradientParts& parts, float* gradient,
                  const ParallelFor& parallel) {
-  const std::vector<float> shared = SharedGradients(view, parts, parallel);
+  const std::unique_ptr<float[]> shared = SharedGradients(view, parts, parallel);
   const int64_t d = parts.d;
   parallel(view.count, NeuronCost(view, d), [&](int64_t begin, int64_t end) {
-    SharedCursor cursor(view, begin, shared, d);
+    SharedCursor cursor(view, begin, shared.get(), d);
     for (int64_t u = begin; u < end; ++u) {
       NeuronGradient(view, u, parts, cursor.ValuesOf(u), gradient + u * d);
     }
@@ -231,10 +268,11 @@ namespace {
 // The sum of each column of the shared coefficients.
 std::vector<float> ColumnSums(const NeuronView& view, const GradientParts& parts,
                               const ParallelFor& parallel) {
+  constexpr int64_t kColumns = 512;
   const int64_t count = view.shared();
   std::vector<float> sums(count, 0.0f);
-  parallel(Blocks(count), kBlock * parts.rows / 8, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kBlock, n = std::min(count, end * kBlock) - first;
+  parallel(Blocks(count, kColumns), kColumns * parts.rows / 8, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kColumns, n = std::min(count, end * kColumns) - first;
     for (int64_t row = 0; row < parts.rows; ++row) {
       Simd().add(parts.shared_coef + row * count + first, n, &sums[first]);
     }
@@ -249,7 +287,7 @@ void EntrySums(const NeuronView& view, const GradientParts& parts, float* sums,
   const std::vector<float> shared = ColumnSums(view, parts, parallel);
   parallel(view.count, 5 + 2 * view.size() / std::max<int64_t>(1, view.count),
            [&](int64_t begin, int64_t end) {
-             SharedCursor cursor(view, begin, shared, 1);
+             SharedCursor cursor(view, begin, shared.data(), 1);
              for (int64_t u = begin; u < end; ++u) {
                const float* sum = cursor.ValuesOf(u);
                sums[u] = sum ? *sum : 0.0f;
@@ -295,11 +333,11 @@ void RowAdam(const AdamState& state, const int32_t* rows, int64_t count, const f
 
 void RowGradientAdam(const NeuronView& view, const GradientParts& parts, const AdamState& state,
                      const AdamStep& step, const ParallelFor& parallel) {
-  const std::vector<float> shared = SharedGradients(view, parts, parallel);
+  const std::unique_ptr<float[]> shared = SharedGradients(view, parts, parallel);
   parallel(view.count, NeuronCost(view, state.d) + 3 * RowCost(state.d),
            [&](int64_t begin, int64_t end) {
              std::vector<float> gradient(state.d);
-             SharedCursor cursor(view, begin, shared, state.d);
+             SharedCursor cursor(view, begin, shared.get(), state.d);
              for (int64_t u = begin; u < end; ++u) {
                if (u + kAhead < end) PrefetchState(state, view.neurons[u + kAhead]);
                NeuronGradient(view, u, parts, cursor.ValuesOf(u), gradient.data());

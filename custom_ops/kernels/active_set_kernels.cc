@@ -51,9 +51,11 @@ class LookupOp : public OpKernel {
     return Check(ctx, *query, codes.NumElements());
   }
 
-  absl::Status Unsound(OpKernelContext* ctx, const LshQuery& query) const {
-    return Invalid(ctx, "neuron_ids must name each of the " + std::to_string(query.units) +
-                            " neurons once a table");
+  static absl::Status Unsound(const OpKernelContext* ctx, const LshQuery& query) {
+    return Invalid(ctx, "bucket_ptr must rise from 0 to the number of neurons, " +
+                            std::to_string(query.units) +
+                            ", and neuron_ids name each of them once a table; make them with the "
+                            "BuildTables op");
   }
 
  private:
@@ -63,15 +65,10 @@ class LookupOp : public OpKernel {
       return Invalid(ctx, "code " + std::to_string(query.codes[i]) + " is outside [0, " +
                               std::to_string(query.buckets) + ")");
     }
+    // The borders between are looked at where a bucket is.
     for (int64_t table = 0; table < query.tables; ++table) {
       const int32_t* border = query.bucket_ptr + table * (query.buckets + 1);
-      if (border[0] == 0 && border[query.buckets] == query.units &&
-          std::is_sorted(border, border + query.buckets + 1)) {
-        continue;
-      }
-      return Invalid(ctx, "bucket_ptr of table " + std::to_string(table) +
-                              " must rise from 0 to the number of neurons, " +
-                              std::to_string(query.units));
+      if (border[0] != 0 || border[query.buckets] != query.units) return Unsound(ctx, query);
     }
     return absl::OkStatus();
   }

@@ -1,5 +1,6 @@
 #include "custom_ops/core/hashing.h"
 #include "custom_ops/kernels/glue.h"
+#include "custom_ops/kernels/huge_pages.h"
 
 namespace dslide {
 namespace {
@@ -68,6 +69,7 @@ class SimHashCodesOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ExpectCoordinates(ctx, index, x.dim_size(1)));
     Tensor* codes;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {x.dim_size(0), tables_}, &codes));
+    UseHugePages(codes->data(), codes->TotalBytes());
     const SimHash hash = {x.dim_size(1),
                           bits_,
                           tables_,
@@ -128,6 +130,7 @@ class DwtaCodesOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ExpectCoordinates(ctx, index, x.dim_size(1)));
     Tensor* codes;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {x.dim_size(0), tables_}, &codes));
+    UseHugePages(codes->data(), codes->TotalBytes());
     const Dwta hash = {x.dim_size(1), bins_per_table, tables_,
                        bin_size,      address_bits_,  index.flat<int32_t>().data()};
     OP_REQUIRES_OK(ctx, NotFinite(ctx, DwtaCodes(hash, x.flat<float>().data(), x.dim_size(0),
@@ -151,6 +154,7 @@ class BuildTablesOp : public OpKernel {
     Tensor *ptr, *ids;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {tables, buckets_ + 1}, &ptr));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {tables, neurons}, &ids));
+    UseHugePages(ids->data(), ids->TotalBytes());
     OP_REQUIRES_OK(ctx, Invalid(ctx, BuildTables(codes.flat<int32_t>().data(), neurons, tables,
                                                  buckets_, ptr->flat<int32_t>().data(),
                                                  ids->flat<int32_t>().data(), PoolOf(ctx))));

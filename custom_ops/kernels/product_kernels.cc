@@ -148,6 +148,10 @@ class SoftmaxCrossentropyOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ActiveSetsInput(ctx, &active));
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 5, int64_t{1} << 31, true, &labels));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, active.own.rows));
+    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 7, "length of row_offsets", active.own.rows));
+    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 8, "length of shared_offsets", active.shared.count));
+    active.row_offsets = ctx->input(7).flat<float>().data();
+    active.shared_offsets = ctx->input(8).flat<float>().data();
     Tensor *loss, *gradient, *shared_gradient;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {labels.rows}, &loss));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.own.size()}, &gradient));
@@ -167,18 +171,26 @@ class ScaleRowsOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    for (int i = 0; i < 3; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 1));
+    for (int i : {0, 1, 3}) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 1));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 2, 2));
     const Tensor& splits = ctx->input(1);
-    const int64_t size = ctx->input(0).NumElements(), rows = ctx->input(2).NumElements();
+    const int64_t size = ctx->input(0).NumElements(), rows = ctx->input(3).NumElements();
+    const int64_t shared = ctx->input(2).dim_size(1);
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of the shared neurons' values",
+                                    ctx->input(2).dim_size(0), rows));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "length of row_splits", splits.NumElements(), rows + 1));
     const CsrView active = {rows, splits.flat<int64_t>().data(), nullptr};
     // No ids to look at: only the splits are checked.
     const std::vector<int32_t> no_ids(size, 0);
     OP_REQUIRES_OK(ctx, Invalid(ctx, CheckCsr(active.splits, rows, no_ids.data(), size, 1, false)));
-    Tensor* out;
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {size}, &out));
-    ScaleRows(active, ctx->input(0).flat<float>().data(), ctx->input(2).flat<float>().data(),
-              out->flat<float>().data(), PoolOf(ctx));
+    Tensor *out, *shared_out;
+    // In place, unless somebody else still needs the values.
+    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({0}, 0, ctx->input(0).shape(), &out));
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({2}, 1, ctx->input(2).shape(), &shared_out));
+    ScaleRows(active, shared, ctx->input(0).flat<float>().data(),
+              ctx->input(2).flat<float>().data(), ctx->input(3).flat<float>().data(),
+              out->flat<float>().data(), shared_out->flat<float>().data(), PoolOf(ctx));
   }
 };
 

@@ -317,11 +317,13 @@ REGISTER_OP("DslideEntrySums")
 REGISTER_OP("DslideSoftmaxCrossentropy")
     .DSLIDE_ACTIVE_SETS.Input("label_splits: int64")
     .Input("label_ids: int32")
+    .Input("row_offsets: float")
+    .Input("shared_offsets: float")
     .Output("loss: float")
     .Output("logits_gradient: float")
     .Output("shared_gradient: float")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1, 1, 1}));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1, 1, 1, 1, 1}));
       c->set_output(0, c->Vector(RowsOf(c, 1)));
       c->set_output(1, Like(c, 0));
       c->set_output(2, Like(c, 3));
@@ -331,11 +333,14 @@ REGISTER_OP("DslideSoftmaxCrossentropy")
 REGISTER_OP("DslideScaleRows")
     .Input("values: float")
     .Input("row_splits: int64")
+    .Input("shared_values: float")
     .Input("scale: float")
     .Output("scaled: float")
+    .Output("shared_scaled: float")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 2, 1}));
       c->set_output(0, Like(c, 0));
+      c->set_output(1, Like(c, 2));
       return absl::OkStatus();
     });
 

@@ -75,9 +75,11 @@ def active_rows(selection: Selection) -> tuple[Labels, list[list[float]]]:
     splits, own_ids, shared_ids = own.row_splits.numpy(), own.ids.numpy(), shared.numpy()
     rows = len(splits) - 1
     assert (np.diff(shared_ids) > 0).all()
-    own_added, shared_added = selection.offsets or (None, tf.zeros(shared.shape))
+    own_added, offsets = selection.offsets
     own_added = tf.zeros(own.ids.shape) if own_added is None else own_added
-    shared_added = np.broadcast_to(shared_added, (rows, len(shared_ids)))
+    shared_added = np.zeros((rows, len(shared_ids)), np.float32)
+    if offsets is not None:
+        shared_added += np.outer(offsets.rows, offsets.neurons)
     sets, added = [], []
     for row in range(rows):
         entries = slice(*splits[row : row + 2])

@@ -904,19 +904,25 @@ void CheckSoftmax(const Shape& shape, const Layer& layer, Source* source) {
   const Floats scale = source->Array(shape.rows);
   std::vector<Floats> before;
   for (const ParallelFor& pool : kPools) {
-    Floats loss(shape.rows), scaled(logits.own.size());
-    Values gradient(layer);
+    Floats loss(shape.rows);
+    Values gradient(layer), scaled(layer);
     Check(SoftmaxCrossentropy(logits.Of(layer), labels.view(), loss.data(), gradient.own.data(),
                               gradient.shared.data(), pool) == -1,
           "labels are active");
-    ScaleRows(layer.own.view(), gradient.own.data(), scale.data(), scaled.data(), pool);
+    const int64_t shared = layer.shared.size();
+    ScaleRows(layer.own.view(), shared, gradient.own.data(), gradient.shared.data(), scale.data(),
+              scaled.own.data(), scaled.shared.data(), pool);
     for (int64_t row = 0; row < shape.rows; ++row) {
       CheckSoftmaxRow(shape, layer, logits, gradient, labels, row, loss[row]);
       for (int64_t e = layer.own.splits[row]; e < layer.own.splits[row + 1]; ++e) {
-        Check(scaled[e] == gradient.own[e] * scale[row], shape.Name("ScaleRows"));
+        Check(scaled.own[e] == gradient.own[e] * scale[row], shape.Name("ScaleRows"));
+      }
+      for (int64_t s = row * shared; s < (row + 1) * shared; ++s) {
+        Check(scaled.shared[s] == gradient.shared[s] * scale[row], shape.Name("ScaleRows, shared"));
       }
     }
-    const std::vector<Floats> all = {loss, gradient.own, gradient.shared, scaled};
+    const std::vector<Floats> all = {loss, gradient.own, gradient.shared, scaled.own,
+                                     scaled.shared};
     if (before.empty()) before = all;
     for (size_t i = 0; i < all.size(); ++i) CheckSame(before[i], all[i], "softmax by threads");
   }

@@ -87,6 +87,25 @@ def test_small_probabilities_keep_their_relative_precision(own):
     np.testing.assert_allclose(gradient[1:], expected[1:], rtol=1e-6)
 
 
+@pytest.mark.parametrize("shared", SHARED_COUNTS)
+@pytest.mark.parametrize("rows", [1, 7])
+def test_offsets_count_as_part_of_the_shared_logits(rng, rows, shared):
+    active = random_active_set(rng, rows, 300, 20, shared)
+    labels = labels_within(rng, active.own)
+    logits = values_to_tf(active, floats(rng, len(active.listed().ids)))
+    offsets = ops.SharedOffsets(
+        tf.constant(floats(rng, rows)), tf.constant(floats(rng, len(active.shared)))
+    )
+    moved = logits._replace(shared=logits.shared + offsets.rows[:, None] * offsets.neurons[None, :])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([logits, moved])
+        one = ops.softmax_crossentropy(logits, active_to_tf(active), to_tf(labels), offsets)
+        other = ops.softmax_crossentropy(moved, active_to_tf(active), to_tf(labels))
+    np.testing.assert_allclose(one, other, rtol=1e-6)
+    for got, wanted in zip(tape.gradient(one, logits), tape.gradient(other, moved), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-8)
+
+
 def test_a_shared_neuron_that_is_a_rows_own_counts_once():
     # Whatever its logit among the shared ones, infinite ones too: the sampler may shift it.
     active, labels = ActiveSet(csr([[1, 3], [0]]), np.array([1, 2])), csr([[1], [0]])

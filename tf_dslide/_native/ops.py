@@ -257,14 +257,48 @@ def _active_sets(logits: ActiveLogits, active: ActiveSet) -> dict[str, tf.Tensor
     }
 
 
-def softmax_crossentropy(logits: ActiveLogits, active: ActiveSet, labels: Csr) -> tf.Tensor:
-    """Cross-entropy of each row over its active set, `(rows,) float32`; 0 without labels."""
+class SharedOffsets(NamedTuple):
+    """What a softmax adds to the logits of shared neurons: a row's value times a neuron's.
+
+    Attributes:
+        rows: `(rows,) float32`.
+        neurons: `(shared,) float32`.
+    """
+
+    rows: tf.Tensor
+    neurons: tf.Tensor
+
+
+def no_offsets(logits: ActiveLogits) -> SharedOffsets:
+    """Those that change nothing."""
+    rows, shared = tf.unstack(tf.shape(logits.shared))
+    return SharedOffsets(tf.zeros([rows]), tf.zeros([shared]))
+
+
+def softmax_crossentropy(
+    logits: ActiveLogits, active: ActiveSet, labels: Csr, offsets: SharedOffsets | None = None
+) -> tf.Tensor:
+    """Cross-entropy of each row over its active set, `(rows,) float32`; 0 without labels.
+
+    The offsets are constants: nothing is derived by them.
+    """
+    offsets = no_offsets(logits) if offsets is None else offsets
     loss, _, _ = _ops.dslide_softmax_crossentropy(
         **_active_sets(logits, active),
         label_splits=labels.row_splits,
         label_ids=labels.ids,
+        row_offsets=offsets.rows,
+        shared_offsets=offsets.neurons,
     )
     return loss
+
+
+def scale_rows(values: ActiveLogits, row_splits: tf.Tensor, scale: tf.Tensor) -> ActiveLogits:
+    """Values of a batch's active sets, each times its row's `scale`, `(rows,) float32`."""
+    scaled = _ops.dslide_scale_rows(
+        values=values.own, row_splits=row_splits, shared_values=values.shared, scale=scale
+    )
+    return ActiveLogits(*scaled)
 
 
 def active_top_k(logits: ActiveLogits, active: ActiveSet, k: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -444,8 +478,8 @@ def _csr_mat_mul_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
 @tf.RegisterGradient("DslideSoftmaxCrossentropy")
 def _softmax_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> list[Any]:
     _, own, shared = op.outputs
-    scaled = _ops.dslide_scale_rows(values=own, row_splits=op.inputs[1], scale=upstream)
-    return [scaled, None, None, shared * upstream[:, None], None, None, None]
+    scaled = scale_rows(ActiveLogits(own, shared), op.inputs[1], upstream)
+    return [scaled.own, None, None, scaled.shared, None, None, None, None, None]
 
 
 @tf.RegisterGradient("DslideFullCrossentropy")
