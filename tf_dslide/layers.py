@@ -340,8 +340,7 @@ class DSlideDense(_RowLayer):
             raise ValueError(
                 "`exact=False` needs a sampler that picks neurons; this layer has AllNeurons"
             )
-        logits, selection = self._at_work.sampled_logits(hidden, None)
-        return ops.active_top_k(logits, selection.active, k)
+        return self._at_work.likely_top_k(hidden, k)
 
     def rebuild(self) -> None:
         """Rebuilds the sampler's hash tables from the weights now.

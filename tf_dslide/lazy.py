@@ -36,6 +36,7 @@ class Weights:
         self.bias = bias
         self.selector = selector
         self.step = step
+        self._likely_top_k: Any = None
 
     @property
     def units(self) -> int:
@@ -56,6 +57,17 @@ class Weights:
     def exact_top_k(self, x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
         """The best `k` of all neurons."""
         return ops.top_k(x, self.kernel, self.bias, k)
+
+    def likely_top_k(self, x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """The best `k` of the neurons that are likely to score high."""
+        if self._likely_top_k is None:
+            # Its many small ops take longer to be called from Python than to run.
+            self._likely_top_k = tf.function(self._best_sampled, reduce_retracing=True)
+        return self._likely_top_k(x, k)
+
+    def _best_sampled(self, x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+        logits, selection = self.sampled_logits(x, None)
+        return ops.active_top_k(logits, selection.active, k)
 
 
 class LazyLogits:

@@ -200,18 +200,14 @@ std::vector<float> LogShares(const CsrView& own, const IdList& shared, const flo
 
 namespace {
 
-// Slabs small enough for their counters to stay in the first-level cache, yet few enough to find
-// their borders cheaply in every row.
+// Slabs small enough for their counters to stay in the cache, yet few enough to find their borders
+// cheaply in every row. Whole words of bits.
 int64_t SlabUnits(int64_t units) {
-  constexpr int64_t kCounters = 32768, kMostSlabs = 256;
-  return std::max(kCounters, (units + kMostSlabs - 1) / kMostSlabs);
+  constexpr int64_t kCounters = 32768, kMostSlabs = 64;
+  return std::max(kCounters, (units + 64 * kMostSlabs - 1) / (64 * kMostSlabs) * 64);
 }
 
 }  // namespace
-
-int64_t Transpose::SlabSize(int64_t slab) const {
-  return std::min(units_ - SlabBegin(slab), slab_units_);
-}
 
 Transpose::Transpose(const CsrView& active, const IdList& shared, int64_t units,
                      const ParallelFor& parallel)
@@ -220,6 +216,7 @@ Transpose::Transpose(const CsrView& active, const IdList& shared, int64_t units,
       units_(units),
       slab_units_(SlabUnits(units)),
       slabs_((units + slab_units_ - 1) / slab_units_),
+      seen_(slabs_ * slab_units_ / 64, 0),
       places_((slabs_ + 1) * active.rows),
       slab_entries_(slabs_ + 1, 0),
       slab_neurons_(slabs_ + 1, 0) {
@@ -236,23 +233,7 @@ Transpose::Transpose(const CsrView& active, const IdList& shared, int64_t units,
   });
   parallel(slabs_, 1 + active.size() / std::max<int64_t>(1, slabs_),
            [&](int64_t begin, int64_t end) {
-             std::vector<uint8_t> seen(slab_units_);
-             for (int64_t slab = begin; slab < end; ++slab) {
-               std::fill(seen.begin(), seen.end(), 0);
-               int64_t entries = 0;
-               for (int64_t row = 0; row < active_.rows; ++row) {
-                 const int32_t last = FirstPlace(slab + 1, row);
-                 entries += last - FirstPlace(slab, row);
-                 for (int32_t e = FirstPlace(slab, row); e < last; ++e) {
-                   seen[active_.ids[e] - SlabBegin(slab)] = 1;
-                 }
-               }
-               for (const int32_t* id = FirstShared(slab); id != FirstShared(slab + 1); ++id) {
-                 seen[*id - SlabBegin(slab)] = 1;
-               }
-               slab_entries_[slab + 1] = entries;
-               slab_neurons_[slab + 1] = std::count(seen.begin(), seen.end(), 1);
-             }
+             for (int64_t slab = begin; slab < end; ++slab) LookAt(slab);
            });
   for (int64_t slab = 0; slab < slabs_; ++slab) {
     slab_entries_[slab + 1] += slab_entries_[slab];
@@ -261,23 +242,35 @@ Transpose::Transpose(const CsrView& active, const IdList& shared, int64_t units,
   count_ = slab_neurons_[slabs_];
 }
 
+void Transpose::LookAt(int64_t slab) {
+  uint64_t* words = &seen_[slab * slab_units_ / 64];
+  int64_t entries = 0, neurons = 0;
+  auto see = [&](int64_t j) {
+    uint64_t& word = words[j >> 6];
+    const uint64_t bit = uint64_t{1} << (j & 63);
+    neurons += (word & bit) == 0;
+    word |= bit;
+  };
+  ForEntries(slab, [&](int64_t, int32_t, int64_t j) {
+    ++entries;
+    see(j);
+  });
+  for (const int32_t* id = FirstShared(slab); id != FirstShared(slab + 1); ++id) {
+    see(*id - SlabBegin(slab));
+  }
+  slab_entries_[slab + 1] = entries;
+  slab_neurons_[slab + 1] = neurons;
+}
+
 void Transpose::WriteSlab(int64_t slab, int32_t* neurons, int64_t* splits, int32_t* entry_row,
                           int32_t* entry_index, int32_t* shared_places,
                           std::vector<int32_t>* counters) const {
-  std::vector<int32_t>& next = *counters;  // entries of a neuron, -1 if it is not there
-  std::fill(next.begin(), next.end(), -1);
+  int32_t* next = counters->data();  // entries of a neuron, later the place of its next one
+  ForEntries(slab, [&](int64_t, int32_t, int64_t j) { ++next[j]; });
   const int32_t* shared = FirstShared(slab);
   const int32_t* shared_end = FirstShared(slab + 1);
-  for (const int32_t* id = shared; id != shared_end; ++id) next[*id - SlabBegin(slab)] = 0;
-  for (int64_t row = 0; row < active_.rows; ++row) {
-    for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
-      int32_t& count = next[active_.ids[e] - SlabBegin(slab)];
-      count = std::max(count, 0) + 1;
-    }
-  }
   int64_t place = slab_entries_[slab], u = slab_neurons_[slab];
-  for (int64_t j = 0; j < SlabSize(slab); ++j) {
-    if (next[j] < 0) continue;
+  ForNeurons(slab, [&](int64_t j) {
     neurons[u] = static_cast<int32_t>(SlabBegin(slab) + j);
     if (shared != shared_end && *shared == neurons[u]) {
       shared_places[shared++ - shared_.ids] = static_cast<int32_t>(u);
@@ -286,14 +279,13 @@ void Transpose::WriteSlab(int64_t slab, int32_t* neurons, int64_t* splits, int32
     const int32_t length = next[j];
     next[j] = static_cast<int32_t>(place);
     place += length;
-  }
-  for (int64_t row = 0; row < active_.rows; ++row) {
-    for (int32_t e = FirstPlace(slab, row); e < FirstPlace(slab + 1, row); ++e) {
-      const int32_t to = next[active_.ids[e] - SlabBegin(slab)]++;
-      entry_row[to] = static_cast<int32_t>(row);
-      entry_index[to] = e;
-    }
-  }
+  });
+  ForEntries(slab, [&](int64_t row, int32_t e, int64_t j) {
+    const int32_t to = next[j]++;
+    entry_row[to] = static_cast<int32_t>(row);
+    entry_index[to] = e;
+  });
+  ForNeurons(slab, [&](int64_t j) { next[j] = 0; });
 }
 
 void Transpose::Write(int32_t* neurons, int64_t* splits, int32_t* entry_row, int32_t* entry_index,
@@ -301,7 +293,7 @@ void Transpose::Write(int32_t* neurons, int64_t* splits, int32_t* entry_row, int
   splits[count_] = slab_entries_[slabs_];
   parallel(slabs_, 1 + 3 * active_.size() / std::max<int64_t>(1, slabs_),
            [&](int64_t begin, int64_t end) {
-             std::vector<int32_t> next(slab_units_);
+             std::vector<int32_t> next(slab_units_, 0);  // zeros between slabs
              for (int64_t slab = begin; slab < end; ++slab) {
                WriteSlab(slab, neurons, splits, entry_row, entry_index, shared_places, &next);
              }

@@ -119,7 +119,8 @@ bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries);
 
 // The transpose of a CSR with ascending rows and ids in [0, units), by a counting sort that goes
 // slab by slab of neurons so that its counters stay in the cache. Shared neurons stand in the view
-// too, without entries if no row has them as its own.
+// too, without entries if no row has them as its own. Takes a bit a unit, and time for its entries
+// and for units / 64.
 class Transpose {
  public:
   Transpose(const CsrView& active, const IdList& shared, int64_t units,
@@ -135,8 +136,31 @@ class Transpose {
 
  private:
   int64_t SlabBegin(int64_t slab) const { return slab * slab_units_; }
-  int64_t SlabSize(int64_t slab) const;
   int32_t FirstPlace(int64_t slab, int64_t row) const { return places_[slab * active_.rows + row]; }
+
+  // The entries of a slab, by row: calls `use(row, entry, id - SlabBegin(slab))`.
+  template <typename Use>
+  void ForEntries(int64_t slab, const Use& use) const {
+    const int32_t begin = static_cast<int32_t>(SlabBegin(slab));
+    for (int64_t row = 0; row < active_.rows; ++row) {
+      const int32_t last = FirstPlace(slab + 1, row);
+      for (int32_t e = FirstPlace(slab, row); e < last; ++e) use(row, e, active_.ids[e] - begin);
+    }
+  }
+
+  // The neurons of a slab, ascending: calls `use(id - SlabBegin(slab))`.
+  template <typename Use>
+  void ForNeurons(int64_t slab, const Use& use) const {
+    const uint64_t* words = &seen_[slab * slab_units_ / 64];
+    for (int64_t word = 0; word < slab_units_ / 64; ++word) {
+      for (uint64_t bits = words[word]; bits != 0; bits &= bits - 1) {
+        use(word * 64 + __builtin_ctzll(bits));
+      }
+    }
+  }
+
+  // Notes which neurons a slab has, and counts them and its entries.
+  void LookAt(int64_t slab);
 
   // The shared neurons of a slab: [first, last) in their list.
   const int32_t* FirstShared(int64_t slab) const {
@@ -151,6 +175,7 @@ class Transpose {
   int64_t slab_units_;
   int64_t slabs_;
   int64_t count_;
+  std::vector<uint64_t> seen_;         // a bit a unit, whole words for each slab
   std::vector<int32_t> places_;        // (slabs + 1, rows): where a slab begins in a row
   std::vector<int64_t> slab_entries_;  // (slabs + 1): entries before a slab
   std::vector<int64_t> slab_neurons_;  // (slabs + 1): distinct neurons before a slab

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <memory>
+#include <mutex>
 
 #include "custom_ops/core/prefetch.h"
 #include "custom_ops/core/random.h"
@@ -149,14 +151,26 @@ class VoteLevels {
 template <typename Vote>
 class RowSelector {
  public:
-  explicit RowSelector(const LshQuery& query)
-      : query_(query),
-        votes_(query.units, 0),
-        chosen_(query.units),
-        windows_(query.tables),
-        next_windows_(query.tables),
-        levels_(query.tables) {
+  RowSelector(int64_t units, int64_t tables)
+      : votes_(units, 0),
+        chosen_(units),
+        windows_(tables),
+        next_windows_(tables),
+        levels_(tables) {}
+
+  bool Fits(const LshQuery& query) const {
+    return query.units == static_cast<int64_t>(votes_.size()) &&
+           query.tables == static_cast<int64_t>(windows_.size());
+  }
+
+  // To be called before rows of a query are selected, and after.
+  void Open(const LshQuery& query) {
+    query_ = query;
+    sound_ = true;
     for (const int32_t id : query.excluded) votes_[id] = kExcluded;
+  }
+  void Close() {
+    for (const int32_t id : query_.excluded) votes_[id] = 0;
   }
 
   // To be called once before rows [row, last) are selected one after the other.
@@ -277,7 +291,7 @@ class RowSelector {
 
   static constexpr Vote kExcluded = std::numeric_limits<Vote>::max();
 
-  const LshQuery& query_;
+  LshQuery query_{};
   std::vector<Vote> votes_;
   NeuronSet chosen_;
   std::vector<Window> windows_;       // of the row that is being selected
@@ -285,6 +299,34 @@ class RowSelector {
   int64_t last_ = 0;
   VoteLevels levels_;
   bool sound_ = true;
+};
+
+// Selectors that nobody uses now.
+template <typename Vote>
+class Idle {
+ public:
+  std::unique_ptr<RowSelector<Vote>> Take(const LshQuery& query) {
+    std::unique_ptr<RowSelector<Vote>> result;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!idle_.empty()) {
+        result = std::move(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    if (!result || !result->Fits(query)) {
+      result = std::make_unique<RowSelector<Vote>>(query.units, query.tables);
+    }
+    return result;
+  }
+  void Give(std::unique_ptr<RowSelector<Vote>> selector) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    idle_.push_back(std::move(selector));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<RowSelector<Vote>>> idle_;
 };
 
 // Joins rows that were made apart; `lengths` holds 0 and then the rows' lengths.
@@ -300,8 +342,8 @@ Csr Join(const std::vector<std::vector<int32_t>>& parts, std::vector<int64_t> le
 }
 
 template <typename Vote>
-Csr SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
-               bool* sound) {
+Csr SelectRows(const LshQuery& query, const CsrView& labels, Idle<Vote>* idle,
+               const ParallelFor& parallel, bool* sound) {
   constexpr int64_t kRowsPerPart = 16;
   const int64_t count = (labels.rows + kRowsPerPart - 1) / kRowsPerPart;
   std::vector<std::vector<int32_t>> parts(count);
@@ -310,15 +352,18 @@ Csr SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& 
   const int64_t cost =
       kRowsPerPart * (query.tables * std::min<int64_t>(query.bucket_size, 1000) + query.units / 64);
   parallel(count, cost, [&](int64_t begin, int64_t end) {
-    RowSelector<Vote> selector(query);
+    std::unique_ptr<RowSelector<Vote>> selector = idle->Take(query);
+    selector->Open(query);
     for (int64_t part = begin; part < end; ++part) {
       const int64_t last = std::min(labels.rows, (part + 1) * kRowsPerPart);
-      selector.Begin(part * kRowsPerPart, last);
+      selector->Begin(part * kRowsPerPart, last);
       for (int64_t row = part * kRowsPerPart; row < last; ++row) {
-        lengths[row + 1] = selector.Select(row, labels.begin(row), labels.end(row), &parts[part]);
+        lengths[row + 1] = selector->Select(row, labels.begin(row), labels.end(row), &parts[part]);
       }
     }
-    if (!selector.sound()) broken = true;
+    if (!selector->sound()) broken = true;
+    selector->Close();
+    idle->Give(std::move(selector));
   });
   *sound = !broken;
   return Join(parts, std::move(lengths));
@@ -326,11 +371,20 @@ Csr SelectRows(const LshQuery& query, const CsrView& labels, const ParallelFor& 
 
 }  // namespace
 
-Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
-                     bool* sound) {
+struct LshScratch::Selectors {
+  Idle<uint8_t> few_tables;
+  Idle<uint16_t> many_tables;
+};
+
+LshScratch::LshScratch() : selectors_(new Selectors) {}
+LshScratch::~LshScratch() = default;
+
+Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const LshScratch& scratch,
+                     const ParallelFor& parallel, bool* sound) {
+  LshScratch::Selectors* idle = scratch.selectors_.get();
   return query.tables < std::numeric_limits<uint8_t>::max()
-             ? SelectRows<uint8_t>(query, labels, parallel, sound)
-             : SelectRows<uint16_t>(query, labels, parallel, sound);
+             ? SelectRows(query, labels, &idle->few_tables, parallel, sound)
+             : SelectRows(query, labels, &idle->many_tables, parallel, sound);
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #define TF_DSLIDE_CORE_SELECTION_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "custom_ops/core/active_set.h"
@@ -24,13 +25,28 @@ struct LshQuery {
   uint64_t seed;
 };
 
+// Counters of SelectFromTables that last from one call to the next: to clear them at each call
+// would take longer than to select for a few rows. 9/8 bytes a unit for each thread that was ever
+// at work.
+class LshScratch {
+ public:
+  LshScratch();
+  ~LshScratch();
+
+ private:
+  friend Csr SelectFromTables(const LshQuery& query, const CsrView& labels,
+                              const LshScratch& scratch, const ParallelFor& parallel, bool* sound);
+  struct Selectors;
+  std::unique_ptr<Selectors> selectors_;
+};
+
 // Each row's labels and the neurons of the buckets that its codes name: those found in most tables
 // first, until the row holds `hashed` of them. Excluded neurons are passed over unless they are
-// labels. A bucket longer than `bucket_size` gives a window at a random offset. Takes `units` bytes
-// a thread and O(tables * bucket_size + units / 4096) a row. Tables that hold an id outside
-// [0, units), or one more often than once a table, leave `sound` false.
-Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const ParallelFor& parallel,
-                     bool* sound);
+// labels. A bucket longer than `bucket_size` gives a window at a random offset. Takes
+// O(tables * bucket_size + units / 4096) a row. Tables that hold an id outside [0, units), or one
+// more often than once a table, leave `sound` false.
+Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const LshScratch& scratch,
+                     const ParallelFor& parallel, bool* sound);
 
 // The excluded neurons and `hashed` others: those with most votes of all `rows` samples together,
 // where each sample gives a vote to each neuron in a bucket of its own. Equal votes are decided by

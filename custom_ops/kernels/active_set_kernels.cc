@@ -87,10 +87,13 @@ class SelectFromTablesOp : public LookupOp {
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 3, query.units, true, &labels));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, ctx->input(0).dim_size(0)));
     bool sound;
-    const Csr own = SelectFromTables(query, labels, PoolOf(ctx), &sound);
+    const Csr own = SelectFromTables(query, labels, scratch_, PoolOf(ctx), &sound);
     if (!sound) OP_REQUIRES_OK(ctx, Unsound(ctx, query));
     OP_REQUIRES_OK(ctx, SetCsr(ctx, own));
   }
+
+ private:
+  LshScratch scratch_;
 };
 
 class SelectForBatchOp : public LookupOp {

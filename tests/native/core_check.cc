@@ -394,11 +394,17 @@ void CheckMembership() {
   }
 }
 
+// One for all queries: what one leaves behind must not show in the next.
+const LshScratch& Scratch() {
+  static const LshScratch scratch;
+  return scratch;
+}
+
 void CheckSelected(const Shape& shape, const LshQuery& query, const Csr& labels) {
   Csr first;
   for (const ParallelFor& pool : kPools) {
     bool sound = false;
-    const Csr got = SelectFromTables(query, labels.view(), pool, &sound);
+    const Csr got = SelectFromTables(query, labels.view(), Scratch(), pool, &sound);
     const CsrView own = got.view();
     Check(sound, "sound tables");
     Check(CheckCsr(own.splits, shape.rows, own.ids, got.ids.size(), shape.units, true).empty(),
@@ -465,10 +471,10 @@ void CheckSelection() {
       bool sound = true;
       const LshQuery query = {units,         tables, buckets, codes.data(), ptr.data(),
                               broken.data(), 5,      units,   {},           11};
-      SelectFromTables(query, labels.view(), FourThreads, &sound);
+      SelectFromTables(query, labels.view(), Scratch(), FourThreads, &sound);
       Check(!sound, "ids out of range are noticed");
       std::fill(broken.begin(), broken.end(), 0);
-      SelectFromTables(query, labels.view(), FourThreads, &sound);
+      SelectFromTables(query, labels.view(), Scratch(), FourThreads, &sound);
     }
   }
 }
