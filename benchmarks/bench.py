@@ -63,6 +63,12 @@ RUNS = {
         f"--units 10000000 --hidden 32 --batch-size 256 --steps 40 {THROUGHPUT} "
         "--methods lsh uniform",
     ),
+    "cores": Run(
+        "One core and all, batch 1,024",
+        "throughput.py",
+        f"--batch-size 1024 --steps 20 {THROUGHPUT} "
+        "--methods lsh lsh-one-core uniform uniform-one-core",
+    ),
     "search": Run("Search for the best five of 670,091", "top_k.py"),
 }
 

@@ -19,6 +19,8 @@ Methods: output layer, negatives, optimizer.
 - `tf-sampled-sgd`, `tf-sampled-adagrad`: sampled_softmax_loss, `--active` at random for the batch,
   one label a row; sparse SGD and Adagrad.
 - `torch-sparse`: the same as `uniform`, with sparse Embedding; PyTorch's SparseAdam.
+
+A name that ends in `-one-core` is the same method held to one processor core.
 """
 
 import argparse
@@ -41,6 +43,7 @@ quiet()
 
 PRESET = "amazon-670k"
 BARS = ("tf-rowadam", "tf-rowadam-all", "tf-dense")
+ONE_CORE = "-one-core"
 
 
 def arguments() -> argparse.Namespace:
@@ -178,6 +181,7 @@ METHODS: dict[str, Callable[[Task], Trainer]] = {
     ),
     "torch-sparse": torch_sparse,
 }
+METHODS |= {name + ONE_CORE: METHODS[name] for name in ("lsh", "shared", "uniform")}
 
 
 def make_data(args: argparse.Namespace) -> Any:
@@ -192,6 +196,9 @@ def make_data(args: argparse.Namespace) -> Any:
 
 def work(args: argparse.Namespace) -> None:
     """A method's process: for each number on standard input so many steps and a line of JSON."""
+    if args.worker.endswith(ONE_CORE):
+        # Before TensorFlow counts the cores for its threads.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     trainer = METHODS[args.worker](Task(args, make_data(args)))
     clock = StepClock() if args.worker == "torch-sparse" else StepTimer()
     for steps in requests():

@@ -1,6 +1,7 @@
 #include "custom_ops/core/active_set.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -8,6 +9,11 @@
 
 namespace dslide {
 namespace {
+
+// Rough nanoseconds of looking at one id.
+constexpr int64_t kLook = 1;
+
+}  // namespace
 
 std::string CheckSplits(const int64_t* splits, int64_t rows, int64_t size) {
   if (splits[0] != 0 || splits[rows] != size) {
@@ -22,8 +28,6 @@ std::string CheckSplits(const int64_t* splits, int64_t rows, int64_t size) {
   }
   return "";
 }
-
-}  // namespace
 
 std::string CanonicalLabels(const int64_t* splits, int64_t rows, const int64_t* values,
                             int64_t size, int64_t units, Csr* labels) {
@@ -56,28 +60,34 @@ namespace {
 // One branch-free pass, so that checking costs little beside using; the caller looks closer when it
 // fails.
 bool IdsAreSound(const int64_t* splits, int64_t rows, const int32_t* ids, int64_t size,
-                 int64_t units, bool strictly) {
+                 int64_t units, bool strictly, const ParallelFor& parallel) {
   const uint32_t limit = static_cast<uint32_t>(units);
-  uint32_t bad = 0;
-  for (int64_t j = 0; j < size; ++j) bad |= static_cast<uint32_t>(ids[j]) >= limit;
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t first = splits[row] + 1, end = splits[row + 1];
-    if (strictly) {
-      for (int64_t j = first; j < end; ++j) bad |= ids[j] <= ids[j - 1];
-    } else {
-      for (int64_t j = first; j < end; ++j) bad |= ids[j] < ids[j - 1];
+  std::atomic<bool> sound{true};
+  parallel(rows, 1 + kLook * size / std::max<int64_t>(1, rows), [&](int64_t begin, int64_t end) {
+    uint32_t bad = 0;
+    for (int64_t j = splits[begin]; j < splits[end]; ++j) {
+      bad |= static_cast<uint32_t>(ids[j]) >= limit;
     }
-  }
-  return bad == 0;
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t first = splits[row] + 1, last = splits[row + 1];
+      if (strictly) {
+        for (int64_t j = first; j < last; ++j) bad |= ids[j] <= ids[j - 1];
+      } else {
+        for (int64_t j = first; j < last; ++j) bad |= ids[j] < ids[j - 1];
+      }
+    }
+    if (bad != 0) sound = false;
+  });
+  return sound;
 }
 
 }  // namespace
 
 std::string CheckCsr(const int64_t* splits, int64_t rows, const int32_t* ids, int64_t size,
-                     int64_t units, bool strictly) {
+                     int64_t units, bool strictly, const ParallelFor& parallel) {
   std::string error = CheckSplits(splits, rows, size);
   if (!error.empty()) return error;
-  if (IdsAreSound(splits, rows, ids, size, units, strictly)) return "";
+  if (IdsAreSound(splits, rows, ids, size, units, strictly, parallel)) return "";
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t j = splits[row]; j < splits[row + 1]; ++j) {
       if (ids[j] < 0 || ids[j] >= units) {
@@ -99,41 +109,52 @@ Membership::Membership(const IdList& list)
   for (const int32_t id : list_) bits_[id >> 6] |= uint64_t{1} << (id & 63);
 }
 
-std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries, int64_t units) {
+std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries, int64_t units,
+                            const ParallelFor& parallel) {
   if (view.splits[0] != 0 || view.splits[view.count] != entries) {
     return "the neurons' splits must run from 0 to the number of entries, " +
            std::to_string(entries);
   }
-  uint32_t bad = 0;
-  for (int64_t u = 0; u < view.count; ++u) {
-    bad |= view.splits[u + 1] < view.splits[u];
-    bad |= static_cast<uint32_t>(view.neurons[u]) >= static_cast<uint32_t>(units);
-    bad |= u > 0 && view.neurons[u] <= view.neurons[u - 1];
-  }
+  std::atomic<bool> sound{true};
+  parallel(view.count, 2 * kLook, [&](int64_t begin, int64_t end) {
+    uint32_t bad = 0;
+    for (int64_t u = begin; u < end; ++u) {
+      bad |= view.splits[u + 1] < view.splits[u];
+      bad |= static_cast<uint32_t>(view.neurons[u]) >= static_cast<uint32_t>(units);
+      bad |= u > 0 && view.neurons[u] <= view.neurons[u - 1];
+    }
+    if (bad != 0) sound = false;
+  });
   const uint32_t row_limit = static_cast<uint32_t>(rows);
   const uint32_t index_limit = static_cast<uint32_t>(entries);
-  for (int64_t e = 0; e < entries; ++e) {
-    bad |= static_cast<uint32_t>(view.entry_row[e]) >= row_limit;
-    bad |= static_cast<uint32_t>(view.entry_index[e]) >= index_limit;
-  }
+  parallel(entries, 2 * kLook, [&](int64_t begin, int64_t end) {
+    uint32_t bad = 0;
+    for (int64_t e = begin; e < end; ++e) {
+      bad |= static_cast<uint32_t>(view.entry_row[e]) >= row_limit;
+      bad |= static_cast<uint32_t>(view.entry_index[e]) >= index_limit;
+    }
+    if (bad != 0) sound = false;
+  });
   const IdList& shared = view.shared_places;
   const int64_t whole[] = {0, shared.count};
-  bad |= !IdsAreSound(whole, 1, shared.ids, shared.count, view.count, true);
-  if (bad == 0) return "";
+  if (sound && IdsAreSound(whole, 1, shared.ids, shared.count, view.count, true, parallel)) {
+    return "";
+  }
   return "the active sets seen by neuron do not belong to " + std::to_string(rows) +
          " samples and " + std::to_string(units) + " units; make them with the Transpose op";
 }
 
-bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries) {
-  std::vector<uint64_t> seen((entries + 63) / 64, 0);
-  bool distinct = true;
-  for (int64_t e = 0; e < entries; ++e) {
-    uint64_t& word = seen[entry_index[e] >> 6];
-    const uint64_t bit = uint64_t{1} << (entry_index[e] & 63);
-    distinct &= (word & bit) == 0;
-    word |= bit;
-  }
-  return distinct;
+bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries, const ParallelFor& parallel) {
+  // As many places as entries: they differ if each place was named.
+  std::vector<std::atomic<uint8_t>> named(entries);
+  parallel(entries, kLook, [&](int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) {
+      named[entry_index[e]].store(1, std::memory_order_relaxed);
+    }
+  });
+  return std::all_of(named.begin(), named.end(), [](const std::atomic<uint8_t>& place) {
+    return place.load(std::memory_order_relaxed) == 1;
+  });
 }
 
 SharedNeurons SampleNeurons(int64_t units, int64_t count, const IdList& fixed,

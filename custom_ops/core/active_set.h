@@ -67,10 +67,14 @@ struct Csr {
 std::string CanonicalLabels(const int64_t* splits, int64_t rows, const int64_t* values,
                             int64_t size, int64_t units, Csr* labels);
 
+// Says what is wrong with splits that claim to cut `size` things into `rows` rows; empty if nothing
+// is.
+std::string CheckSplits(const int64_t* splits, int64_t rows, int64_t size);
+
 // Says what is wrong with a CSR that claims to hold ids in [0, units), ascending in each row
 // (`strictly`: without repetition); empty if nothing is.
 std::string CheckCsr(const int64_t* splits, int64_t rows, const int32_t* ids, int64_t size,
-                     int64_t units, bool strictly);
+                     int64_t units, bool strictly, const ParallelFor& parallel);
 
 enum class Distribution { kUniform, kLogUniform };
 
@@ -112,10 +116,11 @@ struct NeuronView {
 
 // Says what is wrong with a view of `entries` entries in `rows` samples; empty if nothing is. That
 // each entry has a place of its own is left to `EntriesAreDistinct`.
-std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries, int64_t units);
+std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries, int64_t units,
+                            const ParallelFor& parallel);
 
 // Whether every place in [0, entries) is named once.
-bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries);
+bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries, const ParallelFor& parallel);
 
 // The transpose of a CSR with ascending rows and ids in [0, units), by a counting sort that goes
 // slab by slab of neurons so that its counters stay in the cache. Shared neurons stand in the view

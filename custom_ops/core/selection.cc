@@ -242,8 +242,8 @@ class RowSelector {
     Prefetch(query_.bucket_ptr + table * (query_.buckets + 1) + Code(row, table));
   }
 
-  // The neurons of a stretch differ, so their counters are read and written without waiting for
-  // one another; what they reached is listed in a second pass.
+  // What the neurons of a stretch reached is listed in a second pass, so that no counter waits for
+  // the length of a list.
   void CountStretch(const int32_t* ids, int64_t count) {
     Vote level[kStretch];
     uint32_t outside = 0, unsound = 0;

@@ -82,8 +82,8 @@ absl::Status CsrInput(OpKernelContext* ctx, int index, int64_t units, bool stric
                             std::to_string(ids.NumElements()) + "; use smaller batches");
   }
   *csr = {splits.NumElements() - 1, splits.flat<int64_t>().data(), ids.flat<int32_t>().data()};
-  return Invalid(ctx,
-                 CheckCsr(csr->splits, csr->rows, csr->ids, ids.NumElements(), units, strictly));
+  return Invalid(ctx, CheckCsr(csr->splits, csr->rows, csr->ids, ids.NumElements(), units, strictly,
+                               PoolOf(ctx)));
 }
 
 absl::Status IdListInput(OpKernelContext* ctx, int index, int64_t units, IdList* list) {
@@ -91,7 +91,7 @@ absl::Status IdListInput(OpKernelContext* ctx, int index, int64_t units, IdList*
   const auto ids = ctx->input(index).flat<int32_t>();
   *list = {ids.data(), ids.size()};
   const int64_t splits[] = {0, list->count};
-  return Invalid(ctx, CheckCsr(splits, 1, list->ids, list->count, units, true));
+  return Invalid(ctx, CheckCsr(splits, 1, list->ids, list->count, units, true, PoolOf(ctx)));
 }
 
 absl::Status SharedInput(OpKernelContext* ctx, int index, int64_t rows, int64_t count,
@@ -119,7 +119,7 @@ absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int6
            ctx->input(index + 2).flat<int32_t>().data(),
            ctx->input(index + 3).flat<int32_t>().data(),
            {ctx->input(index + 4).flat<int32_t>().data(), ctx->input(index + 4).NumElements()}};
-  return Invalid(ctx, CheckNeuronView(*view, rows, entries, units));
+  return Invalid(ctx, CheckNeuronView(*view, rows, entries, units, PoolOf(ctx)));
 }
 
 absl::Status GradientPartsInput(OpKernelContext* ctx, int index, int64_t units, NeuronView* view,

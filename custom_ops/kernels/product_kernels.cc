@@ -24,7 +24,7 @@ class ActiveLogitsOp : public OpKernel {
     const int64_t entries = ctx->input(4).NumElements();
     NeuronView view;
     OP_REQUIRES_OK(ctx, NeuronViewInput(ctx, 1, scan.rows, entries, scan.units, &view));
-    OP_REQUIRES(ctx, EntriesAreDistinct(view.entry_index, entries),
+    OP_REQUIRES(ctx, EntriesAreDistinct(view.entry_index, entries, PoolOf(ctx)),
                 absl::InvalidArgumentError("entry_index must name every entry once"));
     Tensor *logits, *shared_logits;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {entries}, &logits));
@@ -180,9 +180,7 @@ class ScaleRowsOp : public OpKernel {
                                     ctx->input(2).dim_size(0), rows));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "length of row_splits", splits.NumElements(), rows + 1));
     const CsrView active = {rows, splits.flat<int64_t>().data(), nullptr};
-    // No ids to look at: only the splits are checked.
-    const std::vector<int32_t> no_ids(size, 0);
-    OP_REQUIRES_OK(ctx, Invalid(ctx, CheckCsr(active.splits, rows, no_ids.data(), size, 1, false)));
+    OP_REQUIRES_OK(ctx, Invalid(ctx, CheckSplits(active.splits, rows, size)));
     Tensor *out, *shared_out;
     // In place, unless somebody else still needs the values.
     OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({0}, 0, ctx->input(0).shape(), &out));

@@ -407,7 +407,8 @@ void CheckSelected(const Shape& shape, const LshQuery& query, const Csr& labels)
     const Csr got = SelectFromTables(query, labels.view(), Scratch(), pool, &sound);
     const CsrView own = got.view();
     Check(sound, "sound tables");
-    Check(CheckCsr(own.splits, shape.rows, own.ids, got.ids.size(), shape.units, true).empty(),
+    Check(CheckCsr(own.splits, shape.rows, own.ids, got.ids.size(), shape.units, true, FourThreads)
+              .empty(),
           shape.Name("selected CSR"));
     for (int64_t row = 0; row < shape.rows; ++row) {
       const int32_t *label = labels.view().begin(row), *last = labels.view().end(row);
@@ -436,7 +437,8 @@ void CheckSelectedForBatch(const Shape& shape, const LshQuery& query) {
     const Ints got = SelectForBatch(query, shape.rows, pool, &sound);
     Check(sound, "sound tables");
     const int64_t size = got.size(), bounds[] = {0, size};
-    Check(CheckCsr(bounds, 1, got.data(), size, shape.units, true).empty(), shape.Name("batch"));
+    Check(CheckCsr(bounds, 1, got.data(), size, shape.units, true, FourThreads).empty(),
+          shape.Name("batch"));
     Check(std::includes(got.begin(), got.end(), query.excluded.begin(), query.excluded.end()),
           shape.Name("excluded neurons of the batch"));
     Check(size <= query.hashed + query.excluded.count, shape.Name("size of the batch's set"));
@@ -498,12 +500,17 @@ void CheckLabels() {
                                             {0, -9, 4, 6},
                                             {0, 9, 9, 6}}) {
     Check(!CanonicalLabels(wrong.data(), 3, values.data(), 6, 5, &labels).empty(), "bad splits");
-    Check(!CheckCsr(wrong.data(), 3, Ints{0, 1, 2, 3, 0, 1}.data(), 6, 9, true).empty(), "CSR");
+    Check(
+        !CheckCsr(wrong.data(), 3, Ints{0, 1, 2, 3, 0, 1}.data(), 6, 9, true, FourThreads).empty(),
+        "CSR");
   }
   const Ints repeated = {0, 1, 1, 2, 0, 1};
-  Check(CheckCsr(splits.data(), 3, repeated.data(), 6, 3, false).empty(), "repeated ids");
-  Check(!CheckCsr(splits.data(), 3, repeated.data(), 6, 3, true).empty(), "repeated ids, strictly");
-  Check(!CheckCsr(splits.data(), 3, repeated.data(), 6, 2, false).empty(), "id out of range");
+  Check(CheckCsr(splits.data(), 3, repeated.data(), 6, 3, false, FourThreads).empty(),
+        "repeated ids");
+  Check(!CheckCsr(splits.data(), 3, repeated.data(), 6, 3, true, FourThreads).empty(),
+        "repeated ids, strictly");
+  Check(!CheckCsr(splits.data(), 3, repeated.data(), 6, 2, false, FourThreads).empty(),
+        "id out of range");
 }
 
 void CheckSamples() {
@@ -516,7 +523,8 @@ void CheckSamples() {
           const SharedNeurons got = SampleNeurons(units, count, List(fixed), distribution, 12);
           const int64_t size = got.ids.size(), bounds[] = {0, size};
           Check(size == std::min(units, fixed_count + count), "number of samples");
-          Check(CheckCsr(bounds, 1, got.ids.data(), size, units, true).empty(), "distinct samples");
+          Check(CheckCsr(bounds, 1, got.ids.data(), size, units, true, FourThreads).empty(),
+                "distinct samples");
           Ints given;
           for (size_t s = 0; s < got.drawn.size(); ++s) {
             Check(got.drawn[s] == 0 || got.drawn[s] == 1, "drawn or not");
@@ -617,8 +625,9 @@ void CheckTranspose(const Shape& shape, const Layer& layer) {
   CheckSame(one.entry_index, four.entry_index, shape.Name("entry_index by threads"));
   CheckSame(one.shared_places, four.shared_places, shape.Name("shared_places by threads"));
   const int64_t entries = own.ids.size();
-  Check(CheckNeuronView(one.view(), shape.rows, entries, shape.units).empty(), "sound view");
-  Check(EntriesAreDistinct(one.entry_index.data(), entries), "distinct entries");
+  Check(CheckNeuronView(one.view(), shape.rows, entries, shape.units, FourThreads).empty(),
+        "sound view");
+  Check(EntriesAreDistinct(one.entry_index.data(), entries, FourThreads), "distinct entries");
   std::set<int32_t> neurons(own.ids.begin(), own.ids.end());
   neurons.insert(layer.shared.begin(), layer.shared.end());
   CheckSame(one.neurons, Ints(neurons.begin(), neurons.end()), shape.Name("neurons"));
@@ -645,19 +654,22 @@ void CheckWrongViews(const Shape& shape, const Layer& layer) {
   for (int64_t place : {int64_t{-1}, wrong.view().count}) {
     if (layer.shared.empty()) break;
     wrong.shared_places.back() = static_cast<int32_t>(place);
-    Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units).empty(), "wrong place");
+    Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
+          "wrong place");
   }
   wrong = sound;
   if (layer.shared.size() > 1) {
     wrong.shared_places[0] = wrong.shared_places[1];
-    Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units).empty(), "place twice");
+    Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
+          "place twice");
   }
   if (entries < 2) return;
   wrong = sound;
   wrong.entry_index[0] = wrong.entry_index[1];
-  Check(!EntriesAreDistinct(wrong.entry_index.data(), entries), "an entry twice");
+  Check(!EntriesAreDistinct(wrong.entry_index.data(), entries, FourThreads), "an entry twice");
   wrong.entry_index[0] = static_cast<int32_t>(entries);
-  Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units).empty(), "wrong view");
+  Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
+        "wrong view");
 }
 
 // Sums of products with their error bounds.
@@ -1145,7 +1157,7 @@ void CheckGroupedRows() {
     for (int32_t& row : rows) row = source.Integer(13);
     const GroupedRows groups(rows.data(), count);
     const NeuronView view = groups.view();
-    Check(CheckNeuronView(view, count, count, 13).empty(), "view of grouped rows");
+    Check(CheckNeuronView(view, count, count, 13, FourThreads).empty(), "view of grouped rows");
     Check(view.shared() == 0, "grouped rows share nothing");
     std::vector<std::pair<int32_t, int32_t>> expected, got;  // (row, place)
     for (int64_t j = 0; j < count; ++j) expected.emplace_back(rows[j], j);
