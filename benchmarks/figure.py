@@ -1,7 +1,7 @@
-"""Draws README's picture from a result of step_time.py.
+"""Draws README's picture from a result of bench.py.
 
-`python benchmarks/figure.py benchmarks/results/step_time.json -o docs/step_time.png`; needs
-matplotlib, which the extra `baselines` brings.
+`python benchmarks/figure.py benchmarks/results/bench.json -o docs/throughput.png`; needs
+matplotlib, which the extra `baselines` brings. Samples a second are the batch over the median step.
 """
 
 import argparse
@@ -14,8 +14,19 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 # Safe for the colour-blind (Okabe and Ito).
-COLOURS = {"lsh": "#0072B2", "dense": "#E69F00"}
-NAMES = {"lsh": "DSlideDense", "dense": "Dense, Adam"}
+COLOURS = {
+    "lsh": "#0072B2",
+    "uniform": "#56B4E9",
+    "tf-rowadam": "#009E73",
+    "tf-dense": "#E69F00",
+}
+NAMES = {
+    "lsh": "DSlideDense, LshSampler",
+    "uniform": "DSlideDense, UniformSampler",
+    "tf-rowadam": "sampled softmax in plain TensorFlow",
+    "tf-dense": "Dense, Adam",
+}
+RUN = "batch 256"
 
 
 def bars(axis, values: dict[str, float], title: str, form: str) -> None:
@@ -27,7 +38,6 @@ def bars(axis, values: dict[str, float], title: str, form: str) -> None:
     axis.set_title(title, loc="left", fontsize=11)
     axis.set_xlim(0, 1.25 * max(values.values()))
     axis.xaxis.set_visible(False)
-    axis.invert_yaxis()
     for side in ("top", "right", "bottom"):
         axis.spines[side].set_visible(False)
 
@@ -35,14 +45,15 @@ def bars(axis, values: dict[str, float], title: str, form: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("result")
-    parser.add_argument("-o", "--out", default="docs/step_time.png")
+    parser.add_argument("-o", "--out", default="docs/throughput.png")
     args = parser.parse_args()
-    run = json.loads(Path(args.result).read_text())
-    methods, settings = run["methods"], run["arguments"]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.2), layout="constrained")
+    run = json.loads(Path(args.result).read_text())[RUN]
+    settings = run["arguments"]
+    methods = {name: run["methods"][name] for name in NAMES}
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 2.6), sharey=True, layout="constrained")
     bars(
         left,
-        {m: f["samples_per_second"] for m, f in methods.items()},
+        {m: settings["batch_size"] / f["median_seconds"] for m, f in methods.items()},
         "Training samples a second",
         "{:,.0f}",
     )
@@ -52,6 +63,7 @@ def main() -> None:
         "Peak memory",
         "{:.1f} GB",
     )
+    left.invert_yaxis()
     environment = run["environment"]
     figure.supxlabel(
         f"670,091 classes, 135,909 sparse features, hidden {settings['hidden']}, batch "
