@@ -1,0 +1,693 @@
+"""Packed exchanges between the ranks of a job, over MPI or within one process.
+
+Wire format
+-----------
+In an exchange each rank sends one parcel (bytes, any number of them) to each other rank. A message
+is a header of 64 bytes and a payload; integers are little-endian, without gaps:
+
+| bytes | type | content |
+| --- | --- | --- |
+| 0 to 3 | 4 characters | `DSLX` |
+| 4 to 5 | uint16 | version of this protocol: 1 |
+| 6 to 7 | uint16 | 0 |
+| 8 to 15 | uint64 | number of the exchange, counted from 1 by every rank |
+| 16 to 19 | uint32 | CRC-32 of the kind of exchange, as UTF-8 |
+| 20 to 23 | uint32 | number of the message within the parcel, from 0 |
+| 24 to 31 | uint64 | bytes of the whole parcel |
+| 32 to 63 | 32 characters | the kind's first 32 bytes, filled up with zeros: for messages only |
+
+A parcel of at most `chunk_bytes` is one message. A larger one is message 0, which has no payload
+and tells the receiver how much to make room for, and then as many messages with a payload of
+`chunk_bytes` (the last may have less) as it takes. Messages travel under tag 1 on a duplicate of
+the communicator. On a second duplicate, under tag 2, a rank that ends tells all others: JSON,
+`{"finished": number of its last whole exchange, "reason": text}`.
+"""
+
+import atexit
+import json
+import os
+import struct
+import threading
+import time
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tf_dslide.parallel.statistics import Counts, Statistics
+
+MAGIC = b"DSLX"
+VERSION = 1
+HEADER = struct.Struct("<4sHHQIIQ32s")
+_DATA_TAG = 1
+_LEAVING_TAG = 2
+# Below this size a parcel is copied behind its header, which is cheaper than to describe both to
+# MPI as a data type of two parts.
+_COPIED_BYTES = 1 << 20
+# Ranks may share cores, so a rank that waits must soon let others run.
+_SPIN_SECONDS = 50e-6
+_SHORTEST_SLEEP = 20e-6
+_LONGEST_SLEEP = 500e-6
+# How often a rank that waits looks for peers that have left.
+_LOOK_SECONDS = 10e-3
+# How long messages of a peer that has left may still be on their way.
+_STRAGGLER_SECONDS = 2.0
+# How long a program that ends waits for another thread's exchange.
+_LAST_EXCHANGE_SECONDS = 2.0
+_SHOWN_CHARACTERS = 200
+
+
+class RankError(RuntimeError):
+    """The ranks of a job cannot go on together: one differs from the others, or has left."""
+
+
+class Communicator(ABC):
+    """Exchanges between the ranks of a job; every call is collective.
+
+    All ranks must make the same calls in the same order. Calls may come from any thread, but from
+    one at a time.
+
+    Attributes:
+        rank: This process's number, from 0.
+        size: Number of ranks.
+        stats: Bytes, messages and waiting so far, by kind of exchange.
+        failure: The `RankError` that ended the exchanges, or `None`. After it, every exchange
+            raises it again.
+    """
+
+    rank: int
+    size: int
+    stats: Statistics
+    failure: RankError | None
+
+    def __init__(self) -> None:
+        self.stats = Statistics()
+        self.failure = None
+        self._lock = threading.Lock()
+        self._kind = ""
+
+    def exchange(self, kind: str, parcels: Sequence[Any]) -> list[np.ndarray]:
+        """Sends a parcel to each rank and returns what each rank has sent to this one.
+
+        Args:
+            kind: What is exchanged; all ranks must name the same. Statistics are kept by kind.
+            parcels: For each rank the bytes to send to it: a C-contiguous array of any type, or
+                any other contiguous buffer. Sizes may differ, and be 0. They may be changed once
+                the call has returned.
+
+        Returns:
+            For each rank a vector of bytes, `uint8`. The rank's own parcel is handed back without
+            a copy; all others are the caller's own.
+
+        Raises:
+            RankError: A rank is at another exchange, or has left, or did not answer in time.
+            ValueError: Not one parcel a rank, or a parcel that is not contiguous.
+            RuntimeError: Another thread is in an exchange.
+
+        One message a peer, for a parcel of at most `chunk_bytes`.
+
+        Example:
+        >>> from tf_dslide.parallel.communicator import LoneCommunicator
+        >>> LoneCommunicator().exchange("hidden", [b"abc"])[0].tobytes()
+        b'abc'
+        """
+        if len(parcels) != self.size:
+            raise ValueError(
+                f"exchange {kind!r} needs one parcel for each of {self.size} ranks; received "
+                f"{len(parcels)}"
+            )
+        contents = [_as_bytes(parcel, kind) for parcel in parcels]
+        with self._alone(kind):
+            return self._exchange(kind, contents)
+
+    @abstractmethod
+    def _exchange(self, kind: str, parcels: list[np.ndarray]) -> list[np.ndarray]:
+        """`exchange` with parcels that are vectors of bytes, one a rank."""
+
+    def gather(self, value: Any) -> list:
+        """The values of all ranks, in the order of ranks, on each rank.
+
+        Args:
+            value: A small value that JSON can express; tuples come back as lists.
+
+        Raises:
+            TypeError: JSON cannot express the value.
+            RankError: As in `exchange`.
+
+        Example:
+        >>> from tf_dslide.parallel.communicator import LoneCommunicator
+        >>> LoneCommunicator().gather({"host": "a", "cores": 2})
+        [{'host': 'a', 'cores': 2}]
+        """
+        return self._gather("gather", value)
+
+    def agree(self, what: str, value: Any) -> None:
+        """Makes sure that all ranks have the same value.
+
+        Args:
+            what: What the value is; begins the message if it differs.
+            value: A value that JSON can express. Differences within a `dict` are shown by key.
+
+        Raises:
+            RankError: The values differ; all ranks raise the same message, which tells the ranks
+                of each value.
+            TypeError: JSON cannot express the value.
+
+        Example:
+        >>> from tf_dslide.parallel.communicator import LoneCommunicator
+        >>> LoneCommunicator().agree("the batch size", 1024)
+        """
+        values = self._gather("agree", value)
+        if any(_as_json(other) != _as_json(values[0]) for other in values):
+            raise self._failed(RankError(_disagreement(what, values)))
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it.
+
+        Raises:
+            RankError: As in `exchange`.
+        """
+        self.exchange("barrier", [b""] * self.size)
+
+    @abstractmethod
+    def close(self, reason: str = "its program ended") -> None:
+        """Tells the other ranks that this one leaves, and waits until all leave."""
+
+    @abstractmethod
+    def abort(self, code: int = 1) -> None:
+        """Ends all ranks at once, without waiting for them."""
+
+    def _gather(self, kind: str, value: Any) -> list:
+        text = _as_json(value).encode()
+        parcels = self.exchange(kind, [text] * self.size)
+        return [json.loads(parcel.tobytes()) for parcel in parcels]
+
+    def _failed(self, error: RankError) -> RankError:
+        self.failure = error
+        return error
+
+    @contextmanager
+    def _alone(self, kind: str) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                f"exchange {kind!r} was called while another thread is in exchange "
+                f"{self._kind!r}: exchanges must come one after the other, in the same order on "
+                "all ranks"
+            )
+        self._kind = kind
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+class LoneCommunicator(Communicator):
+    """The one rank of a job without MPI.
+
+    Example:
+    >>> from tf_dslide.parallel.communicator import LoneCommunicator
+    >>> communicator = LoneCommunicator()
+    >>> communicator.rank, communicator.size
+    (0, 1)
+    """
+
+    rank = 0
+    size = 1
+
+    def _exchange(self, kind: str, parcels: list[np.ndarray]) -> list[np.ndarray]:
+        if self.failure is not None:
+            raise self.failure
+        self.stats.add(kind, Counts(exchanges=1))
+        return parcels
+
+    def close(self, reason: str = "its program ended") -> None:
+        """Nobody is there to tell: does nothing."""
+
+    def abort(self, code: int = 1) -> None:
+        """Ends this process, without what Python does at the end of a program."""
+        os._exit(code)
+
+
+class MPICommunicator(Communicator):
+    """The ranks of an MPI job.
+
+    Creating it is collective. It works on duplicates of `comm`, so it does not meet the messages
+    that a program sends itself. Waiting ranks sleep between looks rather than keep a core busy. At
+    the program's end a rank tells the others that it leaves, and then waits until all leave: one
+    that still needs it gets a `RankError`.
+
+    Args:
+        comm: An mpi4py intracommunicator, by default `MPI.COMM_WORLD`.
+        timeout: Seconds without any message after which a waiting rank gives up.
+        chunk_bytes: Largest payload of a message; see the module's wire format.
+
+    Raises:
+        ImportError: mpi4py or the MPI library is missing.
+        RuntimeError: MPI allows calls from the main thread only.
+        ValueError: A setting that cannot be.
+    """
+
+    def __init__(
+        self, comm: Any = None, timeout: float = 600.0, chunk_bytes: int = 1 << 30
+    ) -> None:
+        super().__init__()
+        if not timeout > 0:
+            raise ValueError(f"`timeout` must be seconds above 0; received {timeout}")
+        largest = 2**31 - 1 - HEADER.size
+        if not 1 <= chunk_bytes <= largest:
+            raise ValueError(f"`chunk_bytes` must be from 1 to {largest}; received {chunk_bytes}")
+        self._mpi = _load_mpi()
+        self._comm = self._mpi.COMM_WORLD if comm is None else comm
+        if self._comm.Is_inter():
+            raise ValueError("`comm` must be an intracommunicator; received an intercommunicator")
+        self.rank = self._comm.Get_rank()
+        self.size = self._comm.Get_size()
+        self.timeout = timeout
+        self.chunk_bytes = chunk_bytes
+        self._data = self._duplicate()
+        self._control = self._duplicate()
+        self._started = 0
+        self._finished = 0
+        self._left: dict[int, dict] = {}
+        self._closing = False
+        self._closed = False
+        # Reused by every exchange: an exchange ends only when MPI needs its messages no more.
+        self._rooms: list[np.ndarray] = [np.empty(0, np.uint8)] * self.size
+        # What an exchange that failed has left in MPI's hands must not be freed.
+        self._abandoned: list[Any] = []
+        atexit.register(self.close)
+
+    def _duplicate(self) -> Any:
+        """A duplicate of the communicator that raises errors, within the time limit."""
+        duplicate, request = self._comm.Idup()
+        begin = time.monotonic()
+        while not request.Test():
+            if time.monotonic() - begin > self.timeout:
+                raise self._failed(
+                    RankError(
+                        f"rank {self.rank} waited {self.timeout:g} s for all {self.size} ranks to "
+                        "create their MPICommunicator; every rank must do so"
+                    )
+                )
+            time.sleep(_LONGEST_SLEEP)
+        duplicate.Set_errhandler(self._mpi.ERRORS_RETURN)
+        return duplicate
+
+    def _exchange(self, kind: str, parcels: list[np.ndarray]) -> list[np.ndarray]:
+        if self.failure is not None:
+            raise self.failure
+        if self._closed:
+            raise RankError(f"exchange {kind!r} was called after this rank has left its job")
+        self._started += 1
+        exchange = _Exchange(self, kind, parcels)
+        try:
+            exchange.send()
+            begin = time.perf_counter()
+            self._wait_for(exchange)
+        except self._mpi.Exception as error:
+            self._abandoned.append(exchange)
+            raise self._failed(
+                RankError(f"MPI failed at {exchange.name} with {exchange.missing()}: {error}")
+            ) from error
+        except BaseException as error:
+            self._abandoned.append(exchange)
+            if self.failure is None:
+                self._failed(RankError(f"{exchange.name} was interrupted by {error!r}"))
+            raise
+        exchange.counts.seconds_waiting = time.perf_counter() - begin
+        self._finished = self._started
+        self.stats.add(kind, exchange.counts)
+        return exchange.result()
+
+    def _wait_for(self, exchange: "_Exchange") -> None:
+        """Polls until all messages have come and gone."""
+        if exchange.poll() and exchange.done:
+            return
+        begin = progress = time.monotonic()
+        look = begin + _LOOK_SECONDS
+        pause = _SHORTEST_SLEEP
+        while True:
+            moved = exchange.poll()
+            if exchange.done:
+                return
+            now = time.monotonic()
+            if moved:
+                progress, pause = now, _SHORTEST_SLEEP
+            if now >= look:
+                look = now + _LOOK_SECONDS
+                self._look_at_peers(exchange, now - progress)
+            if now - progress > _SPIN_SECONDS:
+                time.sleep(pause)
+                pause = min(1.3 * pause, _LONGEST_SLEEP)
+
+    def _look_at_peers(self, exchange: "_Exchange", idle: float) -> None:
+        """Raises if it is in vain to wait any longer."""
+        self._hear_who_leaves()
+        for peer in exchange.awaited():
+            note = self._left.get(peer)
+            # A peer that finished this exchange has sent its messages, and they are on their way.
+            if note and (note["finished"] < self._started or idle > _STRAGGLER_SECONDS):
+                raise self._failed(
+                    RankError(
+                        f"rank {peer} has left ({note['reason']}) after exchange "
+                        f"{note['finished']}, but rank {self.rank} waits for it at {exchange.name}"
+                    )
+                )
+        if self._closing:
+            raise self._failed(RankError(f"rank {self.rank} ended while it was at {exchange.name}"))
+        if idle > self.timeout:
+            raise self._failed(
+                RankError(
+                    f"rank {self.rank} has waited {self.timeout:g} s at {exchange.name} for "
+                    f"{exchange.missing()}; are they stuck, or much slower? `timeout` sets how "
+                    "long to wait"
+                )
+            )
+
+    def _hear_who_leaves(self) -> None:
+        status = self._mpi.Status()
+        while self._control.Iprobe(self._mpi.ANY_SOURCE, _LEAVING_TAG, status):
+            text = bytearray(status.Get_count(self._mpi.BYTE))
+            self._control.Recv([text, self._mpi.BYTE], status.Get_source(), _LEAVING_TAG)
+            self._left[status.Get_source()] = json.loads(text)
+
+    def close(self, reason: str = "its program ended") -> None:
+        """Tells the other ranks that this one leaves, and waits until all leave.
+
+        A rank that waits for this one then raises a `RankError`. While others only compute, this
+        waits for them, as the end of an MPI program does anyway. After a failure MPI cannot end in
+        order, and all ranks are ended at once. Python calls this at the end of the program.
+
+        Args:
+            reason: Why this rank leaves: a few words.
+        """
+        if self._closed or self._mpi.Is_finalized():
+            return
+        self._closing = True
+        if not self._lock.acquire(timeout=_LAST_EXCHANGE_SECONDS) or self.failure is not None:
+            self.abort()
+        try:
+            self._closed = True
+            self._leave(reason)
+        except self._mpi.Exception:
+            self.abort()
+        finally:
+            self._lock.release()
+
+    def _leave(self, reason: str) -> None:
+        note = {"finished": self._finished, "reason": _shortened(reason)}
+        text = json.dumps(note).encode()
+        peers = [peer for peer in range(self.size) if peer != self.rank]
+        requests = [
+            self._control.Isend([text, self._mpi.BYTE], peer, _LEAVING_TAG) for peer in peers
+        ]
+        pause = _SHORTEST_SLEEP
+        # Nobody may enter MPI_Finalize, where all wait for all, while another may still fail.
+        while not (self._mpi.Request.Testall(requests) and len(self._left) == len(peers)):
+            self._hear_who_leaves()
+            time.sleep(pause)
+            pause = min(1.3 * pause, _LOOK_SECONDS)
+
+    def abort(self, code: int = 1) -> None:
+        """Ends all ranks at once."""
+        self._comm.Abort(code)
+
+
+class _Exchange:
+    """One exchange under way.
+
+    Attributes:
+        name: Number and kind, for messages.
+        counts: What was sent and received so far.
+        done: Whether all messages have come and gone.
+    """
+
+    def __init__(self, owner: MPICommunicator, kind: str, parcels: list[np.ndarray]) -> None:
+        self._owner = owner
+        self._parcels = parcels
+        self._encoded = kind.encode()
+        self._check = zlib.crc32(self._encoded)
+        self._number = owner._started
+        self._sends: list[Any] = []
+        self._kept: list[Any] = []
+        self._sent = False
+        self._incoming = {
+            peer: _Incoming(self, owner, peer) for peer in range(owner.size) if peer != owner.rank
+        }
+        self._open = list(self._incoming.values())
+        self.kind = kind
+        self.counts = Counts(exchanges=1)
+        self.done = False
+
+    @property
+    def name(self) -> str:
+        return f"exchange {self._number} {self.kind!r}"
+
+    def send(self) -> None:
+        """Hands all messages to MPI."""
+        rank, size = self._owner.rank, self._owner.size
+        # Each rank begins with another peer, so that not all send to rank 0 first.
+        for peer in [*range(rank + 1, size), *range(rank)]:
+            parcel = self._parcels[peer]
+            total, most = len(parcel), self._owner.chunk_bytes
+            if total <= most:
+                self._post(peer, 0, total, parcel)
+                continue
+            self._post(peer, 0, total, parcel[:0])
+            for chunk, begin in enumerate(range(0, total, most), 1):
+                self._post(peer, chunk, total, parcel[begin : begin + most])
+
+    def _post(self, peer: int, chunk: int, total: int, payload: np.ndarray) -> None:
+        mpi = self._owner._mpi
+        fields = (MAGIC, VERSION, 0, self._number, self._check, chunk, total, self._encoded[:32])
+        size = HEADER.size + len(payload)
+        if size <= _COPIED_BYTES:
+            message = self._room(peer, chunk, size)
+            HEADER.pack_into(message.data, 0, *fields)
+            message[HEADER.size :] = payload
+            described = [message, mpi.BYTE]
+        else:
+            header = HEADER.pack(*fields)
+            parts = mpi.BYTE.Create_hindexed(
+                [HEADER.size, len(payload)], [mpi.Get_address(header), mpi.Get_address(payload)]
+            ).Commit()
+            self._kept += [header, payload, parts]
+            described = [mpi.BOTTOM, 1, parts]
+        self._sends.append(self._owner._data.Isend(described, peer, _DATA_TAG))
+        self.counts.messages_sent += 1
+        self.counts.bytes_sent += size
+
+    def _room(self, peer: int, chunk: int, size: int) -> np.ndarray:
+        """Room for a message: the first to a peer reuses what the last exchange used."""
+        if chunk:
+            return np.empty(size, np.uint8)
+        if len(self._owner._rooms[peer]) < size:
+            self._owner._rooms[peer] = np.empty(size * 5 // 4, np.uint8)
+        return self._owner._rooms[peer][:size]
+
+    def poll(self) -> bool:
+        """Looks once at all messages; returns whether anything has moved."""
+        moved = False
+        for incoming in self._open:
+            moved |= incoming.poll()
+        if moved:
+            self._open = [incoming for incoming in self._open if not incoming.done]
+        if not self._sent and self._owner._mpi.Request.Testall(self._sends):
+            moved = self._sent = True
+            for part in self._kept[2::3]:
+                part.Free()
+        self.done = self._sent and not self._open
+        return moved
+
+    def check(self, peer: int, header: Any, chunk: int) -> int:
+        """Raises if a message is not the one that is due; returns the size of its parcel."""
+        magic, version, _, number, check, received, total, kind = HEADER.unpack(header)
+        if (magic, version) != (MAGIC, VERSION):
+            raise self._owner._failed(
+                RankError(
+                    f"rank {peer} speaks {magic!r} version {version}, but rank "
+                    f"{self._owner.rank} {MAGIC!r} version {VERSION}: install the same version of "
+                    "tf_dslide on all hosts"
+                )
+            )
+        if (number, check) != (self._number, self._check):
+            other = f"exchange {number} {kind.rstrip(bytes(1)).decode(errors='replace')!r}"
+            # The same text on both ranks, so that a job's end need not show two.
+            (low, first), (high, second) = sorted([(self._owner.rank, self.name), (peer, other)])
+            raise self._owner._failed(
+                RankError(
+                    f"rank {low} is at {first} but rank {high} at {second}: all ranks must do the "
+                    "same in the same order; look for a condition on the rank, or data that differ"
+                )
+            )
+        if received != chunk:
+            raise self._owner._failed(
+                RankError(
+                    f"message {received} of rank {peer} at {self.name} came instead of {chunk}"
+                )
+            )
+        return total
+
+    def awaited(self) -> list[int]:
+        """Peers that still have something to send, or else to receive."""
+        peers = [incoming.peer for incoming in self._open]
+        if peers or self._sent:
+            return peers
+        return list(self._incoming)
+
+    def missing(self) -> str:
+        """The ranks waited for, as text."""
+        return _ranks(self.awaited())
+
+    def result(self) -> list[np.ndarray]:
+        """All parcels, in the order of ranks."""
+        return [
+            self._incoming[peer].parcel if peer in self._incoming else own
+            for peer, own in enumerate(self._parcels)
+        ]
+
+
+class _Incoming:
+    """The parcel that a peer sends in one exchange.
+
+    A message is received with its header right before its payload. From the second message of a
+    parcel on, the header so falls on the payload before it, whose end is put back afterwards: the
+    parcel grows in place without another copy.
+    """
+
+    def __init__(self, exchange: _Exchange, owner: MPICommunicator, peer: int) -> None:
+        self.peer = peer
+        self.done = False
+        self._exchange = exchange
+        self._owner = owner
+        self._mpi = owner._mpi
+        self._comm = owner._data
+        self._status = owner._mpi.Status()
+        self._request: Any = None
+        self._buffer = np.empty(0, np.uint8)
+        self._target = self._buffer
+        self._covered = self._buffer
+        self._chunk = 0
+        self._filled = 0
+
+    @property
+    def parcel(self) -> np.ndarray:
+        return self._buffer[HEADER.size :]
+
+    def poll(self) -> bool:
+        """Takes a message that has come; returns whether there was something to do."""
+        moved = False
+        if self._request is None:
+            message = self._comm.Improbe(self.peer, _DATA_TAG, self._status)
+            if message is None:
+                return False
+            self._begin(message, self._status.Get_count(self._mpi.BYTE))
+            moved = True
+        if self._request.Test():
+            self._request = None
+            self._end()
+            moved = True
+        return moved
+
+    def _begin(self, message: Any, size: int) -> None:
+        if self._chunk == 0:
+            self._buffer = np.empty(size, np.uint8)
+        self._target = self._buffer[self._filled : self._filled + size]
+        if size < HEADER.size or len(self._target) < size:
+            raise self._owner._failed(
+                RankError(
+                    f"a message of rank {self.peer} at {self._exchange.name} has {size} bytes; "
+                    f"expected are {HEADER.size} to {len(self._buffer) - self._filled}"
+                )
+            )
+        self._covered = self._target[: HEADER.size].copy()
+        self._request = message.Irecv([self._target, self._mpi.BYTE])
+        self._exchange.counts.bytes_received += size
+
+    def _end(self) -> None:
+        total = self._exchange.check(self.peer, self._target[: HEADER.size], self._chunk)
+        self._filled += len(self._target) - HEADER.size
+        if self._chunk:
+            self._target[: HEADER.size] = self._covered
+        elif self._filled < total:
+            self._buffer = np.empty(HEADER.size + total, np.uint8)
+        self._chunk += 1
+        self.done = self._filled == total
+
+
+def _load_mpi() -> Any:
+    """mpi4py's module, fit for calls from several threads."""
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ImportError(
+            "more than one rank needs mpi4py and an MPI library: pip install 'tf-dslide[mpi]' "
+            f"({error})"
+        ) from error
+    level = MPI.Query_thread()
+    if level < MPI.THREAD_SERIALIZED:
+        names = {MPI.THREAD_SINGLE: "SINGLE", MPI.THREAD_FUNNELED: "FUNNELED"}
+        raise RuntimeError(
+            "TensorFlow's threads call MPI, so its thread level must be SERIALIZED or MULTIPLE; "
+            f"received {names.get(level, level)}. Do not set mpi4py.rc.thread_level lower, and "
+            "use an MPI library built with threads"
+        )
+    return MPI
+
+
+def _as_bytes(parcel: Any, kind: str) -> np.ndarray:
+    """A view of a buffer as bytes."""
+    # NumPy's own arrays by a view: types such as bfloat16 have no buffer interface.
+    if isinstance(parcel, np.ndarray):
+        if not parcel.flags.c_contiguous:
+            raise ValueError(
+                f"the parcels of exchange {kind!r} must be C-contiguous; received one of shape "
+                f"{parcel.shape} and strides {parcel.strides}"
+            )
+        return parcel.reshape(-1).view(np.uint8)
+    return np.frombuffer(parcel, np.uint8)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as Python's."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"ranks exchange values that JSON can express; received {value!r}")
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=_plain)
+
+
+def _disagreement(what: str, values: list) -> str:
+    """Which ranks have which value."""
+    if all(isinstance(value, dict) for value in values):
+        keys = dict.fromkeys(key for value in values for key in value)
+        # Only what differs; a list of one stands for a value, none for a key that is missing.
+        parts = {
+            f"{key}: ": [[value[key]] if key in value else [] for value in values] for key in keys
+        }
+    else:
+        parts = {"": [[value] for value in values]}
+    lines = []
+    for name, cases in parts.items():
+        ranks: dict[str, list[int]] = {}
+        for rank, case in enumerate(cases):
+            ranks.setdefault(_as_json(case[0]) if case else "nothing", []).append(rank)
+        if len(ranks) > 1:
+            differing = [f"{_shortened(text)} on {_ranks(who)}" for text, who in ranks.items()]
+            lines.append(name + ", ".join(differing))
+    return f"{what} must be the same on all ranks; received {_shortened('; '.join(lines), 2000)}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """`rank 3` or `ranks 0, 1, 2`."""
+    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    return f"rank{'s' * (len(ranks) != 1)} {shown}"
+
+
+def _shortened(text: str, most: int = _SHOWN_CHARACTERS) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
