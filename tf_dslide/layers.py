@@ -30,9 +30,12 @@ class _RowLayer(keras.layers.Layer):
         activity_regularizer: Any = None,
         kernel_constraint: Any = None,
         bias_constraint: Any = None,
+        strategy: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        self.strategy = strategy
+        self._split: Any = None
         self.units = require_positive("units", units)
         self.activation = keras.activations.get(activation)
         self.use_bias = bool(use_bias)
@@ -49,28 +52,59 @@ class _RowLayer(keras.layers.Layer):
         self.kernel: Any = None
         self.bias: Any = None
 
-    def _add_weights(self, dim: Any, kernel_shape: tuple[int, int]) -> None:
+    def _add_weights(self, dim: Any, kernel_shape: tuple[int, int], axis: int) -> None:
         if keras.backend.standardize_dtype(self.variable_dtype) != "float32":
             raise ValueError(
                 f"{type(self).__name__} keeps its weights in float32; received the dtype policy "
                 f"{self.dtype_policy.name!r}. Use 'float32', 'mixed_float16' or 'mixed_bfloat16'."
             )
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=kernel_shape,
-            initializer=self.kernel_initializer,
+        self.kernel = self._add_part(
+            "kernel",
+            kernel_shape,
+            axis,
+            self.kernel_initializer,
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
         )
         if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(self.units,),
-                initializer=self.bias_initializer,
+            self.bias = self._add_part(
+                "bias",
+                (self.units,),
+                0,
+                self.bias_initializer,
                 regularizer=self.bias_regularizer,
                 constraint=self.bias_constraint,
             )
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: dim})
+
+    def _add_part(
+        self, name: str, shape: tuple[int, ...], axis: int, initializer: Any, **settings: Any
+    ) -> Any:
+        """A weight, or this rank's part of it along the units' axis."""
+        if self._split is None:
+            return self.add_weight(name=name, shape=shape, initializer=initializer, **settings)
+        local = tuple(self._split.units if i == axis else length for i, length in enumerate(shape))
+        initializer = self._split.initializer(initializer, shape, axis, f"{self.name}/{name}")
+        weight = self.add_weight(name=name, shape=local, initializer=initializer, **settings)
+        self._split.mark(weight, axis)
+        return weight
+
+    def _expect_whole(self, what: str) -> None:
+        if self._split is not None and self._split.units != self.units:
+            raise ValueError(
+                f"{what} needs all of {self.name}, but this rank holds units "
+                f"{self._split.begin} to {self._split.end} of {self.units}. Use "
+                "tf_dslide.parallel.checkpoints: save_checkpoint on all ranks, then export."
+            )
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the weights.
+
+        Raises:
+            ValueError: This rank holds only a part of them.
+        """
+        self._expect_whole("saving a model")
+        super().save_own_variables(store)
 
     def _input_dim(self, input_shape: Any) -> int:
         dim = input_shape[-1]
@@ -119,6 +153,20 @@ class _RowLayer(keras.layers.Layer):
         return cls(**config)
 
 
+# Activations that look at each value alone: a rank can apply them to its own columns.
+_OF_EACH_VALUE = (
+    keras.activations.linear,
+    keras.activations.relu,
+    keras.activations.tanh,
+    keras.activations.sigmoid,
+    keras.activations.gelu,
+    keras.activations.silu,
+    keras.activations.elu,
+    keras.activations.selu,
+    keras.activations.softplus,
+)
+
+
 @keras.saving.register_keras_serializable(package="tf_dslide")
 class SparseDense(_RowLayer):
     """A `Dense` layer for sparse features, whose gradient names only the features seen.
@@ -138,6 +186,7 @@ class SparseDense(_RowLayer):
         activity_regularizer: As in `Dense`.
         kernel_constraint: As in `Dense`, at the cost of all weights a step.
         bias_constraint: As in `Dense`.
+        strategy: An `MPIModelParallel` that splits the units over ranks.
         **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Input: `(batch, features)`, `tf.SparseTensor` with ascending indices or a dense tensor (then of
@@ -162,7 +211,9 @@ class SparseDense(_RowLayer):
     def build(self, input_shape: Any) -> None:
         """Makes `kernel` `(features, units)` and `bias` `(units,)`."""
         dim = self._input_dim(input_shape)
-        self._add_weights(dim, (dim, self.units))
+        if self.strategy is not None:
+            self._split = self.strategy.split(self, self.units, dim + self.use_bias, False)
+        self._add_weights(dim, (dim, self.units), 1)
         self.built = True
 
     def call(self, inputs: Any) -> tf.Tensor:
@@ -172,12 +223,38 @@ class SparseDense(_RowLayer):
             inputs = tf.sparse.reorder(tf.cast(inputs, tf.float32))
             rows = ops.csr_from_sparse(inputs, self.kernel.shape[0])
             outputs = ops.csr_mat_mul(inputs.values, rows, self.kernel)
-            outputs = tf.cast(tf.ensure_shape(outputs, (None, self.units)), self.compute_dtype)
+            width = self.kernel.shape[1]
+            outputs = tf.cast(tf.ensure_shape(outputs, (None, width)), self.compute_dtype)
         else:
             outputs = keras.ops.matmul(inputs, self.kernel)
         if self.bias is not None:
             outputs = keras.ops.add(outputs, self.bias)
-        return self.activation(outputs)
+        if self._split is None:
+            return self.activation(outputs)
+        return self._gathered(inputs, outputs)
+
+    def _gathered(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
+        """The whole layer's output from this rank's part before the activation."""
+        if isinstance(inputs, tf.SparseTensor):
+            seen = [inputs.indices, inputs.values]
+        else:
+            seen = [tf.convert_to_tensor(inputs)]
+        alone = self.activation in _OF_EACH_VALUE
+        if alone:
+            outputs = self.activation(outputs)
+        outputs = tf.cast(outputs, tf.float32)
+        leading, width = tf.shape(outputs)[:-1], outputs.shape[-1]
+        # Where a ReLU gives 0 its gradient is 0.
+        sparse = self.activation is keras.activations.relu
+        if outputs.shape.rank != 2:
+            outputs = tf.reshape(outputs, [-1, width])
+            whole = self._split.gather(outputs, sparse, seen)
+            whole = tf.reshape(whole, tf.concat([leading, [self.units]], axis=0))
+        else:
+            whole = self._split.gather(outputs, sparse, seen)
+        if self.compute_dtype != "float32":
+            whole = tf.cast(whole, self.compute_dtype)
+        return whole if alone else self.activation(whole)
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
@@ -208,6 +285,7 @@ class DSlideDense(_RowLayer):
         activity_regularizer: As in `Dense`, at dense cost.
         kernel_constraint: As in `Dense`, at the cost of all weights a step.
         bias_constraint: As in `Dense`.
+        strategy: An `MPIModelParallel` that splits the classes over ranks.
         **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Input: `(batch, ..., d)`. Output: `(batch, ..., units)`.
@@ -242,10 +320,16 @@ class DSlideDense(_RowLayer):
     def build(self, input_shape: Any) -> None:
         """Makes `kernel` `(units, d)`, `bias` `(units,)` and the sampler's state."""
         dim = self._input_dim(input_shape)
-        self._add_weights(dim, (self.units, dim))
+        part = {}
+        if self.strategy is not None:
+            self._split = self.strategy.split(self, self.units, dim + self.use_bias, True)
+            part = {"part": samplers.Part(self._split.begin, self._split.end)}
+        self._add_weights(dim, (self.units, dim), 0)
         with tf.init_scope():
             step = tf.Variable(0, dtype=tf.int64, trainable=False, name="sampler_step")
-        selector = None if self.sampler.selects_all else self.sampler.selector(self.units, dim)
+        selector = (
+            None if self.sampler.selects_all else self.sampler.selector(self.units, dim, **part)
+        )
         self._weights_at_work = lazy.Weights(self.kernel, self.bias, selector, step)
         if selector is not None:
             self._watch_kernel(selector)
@@ -275,9 +359,13 @@ class DSlideDense(_RowLayer):
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """The dense logits, carrying what computes with them lazily."""
+        if self._split is not None:
+            inputs = self._split.enter(inputs)
         logits = keras.ops.matmul(inputs, keras.ops.transpose(self.kernel))
         if self.bias is not None:
             logits = keras.ops.add(logits, self.bias)
+        if self._split is not None:
+            logits = self._split.gather_logits(logits)
         outputs = self.activation(logits)
         if self.activation not in (keras.activations.linear, keras.activations.softmax):
             return outputs
@@ -287,9 +375,8 @@ class DSlideDense(_RowLayer):
             inputs = tf.sparse.to_dense(inputs)
         leading = tf.shape(inputs)[:-1]
         x = tf.cast(tf.reshape(inputs, [-1, self.kernel.shape[1]]), tf.float32)
-        return lazy.attach(
-            outputs, lazy.LazyLogits(self._at_work, x, leading, outputs, bool(training))
-        )
+        make = lazy.LazyLogits if self._split is None else self._split.lazy_logits
+        return lazy.attach(outputs, make(self._at_work, x, leading, outputs, bool(training)))
 
     def _warn_of_eager_cost(self, outputs: tf.Tensor) -> None:
         if getattr(self, "_warned", False) or outputs.shape.num_elements() < 1 << 22:
@@ -334,6 +421,8 @@ class DSlideDense(_RowLayer):
         if require_positive("k", k) > self.units:
             raise ValueError(f"`k` is {k} but the layer has only {self.units} units")
         hidden = tf.cast(tf.convert_to_tensor(hidden), tf.float32)
+        if self._split is not None:
+            return self._split.top_k(self._at_work, hidden, k, exact or self.sampler.selects_all)
         if exact:
             return self._at_work.exact_top_k(hidden, k)
         if self.sampler.selects_all:

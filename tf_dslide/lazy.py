@@ -121,16 +121,22 @@ class LazyLogits:
     def _crossentropy(self, labels: Csr) -> tf.Tensor:
         weights = self._weights
         if not self._training:
-            return ops.full_crossentropy(self._x, labels, weights.kernel, weights.bias)
+            return self._full_crossentropy(labels)
         # The counter moves first, so that every step has its own random choices.
         weights.step.assign_add(1)
-        if weights.selector is None:
-            if not tf.executing_eagerly():
-                # The optimizer changes the weights before a metric is asked, so the search has
-                # its place in the graph now; it runs only if a metric uses it.
-                self._search(_usual_k)
-            return ops.full_crossentropy(self._x, labels, weights.kernel, weights.bias)
-        logits, selection = weights.sampled_logits(self._x, labels)
+        if weights.selector is not None:
+            return self._sampled_crossentropy(labels)
+        if not tf.executing_eagerly():
+            # The optimizer changes the weights before a metric is asked, so the search has its
+            # place in the graph now; it runs only if a metric uses it.
+            self._search(_usual_k)
+        return self._full_crossentropy(labels)
+
+    def _full_crossentropy(self, labels: Csr) -> tf.Tensor:
+        return ops.full_crossentropy(self._x, labels, self._weights.kernel, self._weights.bias)
+
+    def _sampled_crossentropy(self, labels: Csr) -> tf.Tensor:
+        logits, selection = self._weights.sampled_logits(self._x, labels)
         active = selection.active
         self._sampled = (ActiveLogits(*map(tf.stop_gradient, logits)), active)
         own_offsets, shared_offsets = selection.offsets
@@ -145,7 +151,7 @@ class LazyLogits:
         where it is smaller than `k`. Otherwise the best of all units.
         """
         if self._sampled is not None:
-            return ops.active_top_k(*self._sampled, k=k)[0]
+            return self._best_sampled(k)
         if self._training and (self._top is None or self._top.shape[1] < k):
             # By now the optimizer may have changed the weights. The dense outputs are those from
             # before, and they exist: called eagerly, or some other loss has used them.
@@ -156,7 +162,14 @@ class LazyLogits:
         return self._top[:, :k]
 
     def _search(self, k: int) -> None:
-        self._top, _ = self._weights.exact_top_k(self._x, min(k, self.units))
+        self._top = self._best_of_all(min(k, self.units))
+
+    def _best_sampled(self, k: int) -> tf.Tensor:
+        assert self._sampled is not None
+        return ops.active_top_k(*self._sampled, k=k)[0]
+
+    def _best_of_all(self, k: int) -> tf.Tensor:
+        return self._weights.exact_top_k(self._x, k)[0]
 
 
 def expect_k(k: int) -> None:

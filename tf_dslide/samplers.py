@@ -37,6 +37,18 @@ def no_labels(x: tf.Tensor) -> Csr:
     return Csr(tf.zeros([rows + 1], tf.int64), tf.zeros([0], tf.int32))
 
 
+class Part(NamedTuple):
+    """The neurons `[begin, end)` of a layer."""
+
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Number of neurons."""
+        return self.end - self.begin
+
+
 class Counts(NamedTuple):
     """Neurons of a sample that hashing picks (labels included), those of the head, random ones."""
 
@@ -86,8 +98,12 @@ class Sampler:
     #: Whether every neuron is active, so that the layer may work densely.
     selects_all = False
 
-    def selector(self, units: int, dim: int) -> Selector:
-        """The sampler at work for a layer of `units` neurons with inputs of length `dim`."""
+    def selector(self, units: int, dim: int, part: Part | None = None) -> Selector:
+        """The sampler at work for a layer of `units` neurons with inputs of length `dim`.
+
+        With a `part`, for the neurons of that range alone, counted from its beginning: they get
+        their share of the neurons that are active in the whole layer.
+        """
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
@@ -111,7 +127,7 @@ class AllNeurons(Sampler):
 
     selects_all = True
 
-    def selector(self, units: int, dim: int) -> Selector:
+    def selector(self, units: int, dim: int, part: Part | None = None) -> Selector:
         """Nothing is to be selected."""
         return Selector()
 
@@ -201,9 +217,20 @@ class LshSampler(Sampler):
         random = min(active - head, round(self.random * active))
         return Counts(active - head - random, head, random)
 
-    def selector(self, units: int, dim: int) -> "TableSelector":
-        """Hash tables for one layer, empty until they are first needed."""
+    def selector(self, units: int, dim: int, part: Part | None = None) -> "TableSelector":
+        """Hash tables for one layer or a part of it, empty until they are first needed."""
+        sampler = self if part is None else self._share(units, part)
+        return sampler._make_selector(units if part is None else part.size, dim)
+
+    def _make_selector(self, units: int, dim: int) -> "TableSelector":
         return TableSelector(self, units, dim)
+
+    def _share(self, units: int, part: Part) -> "LshSampler":
+        active = sum(self.counts_of(units))
+        # The parts' shares add up to the whole.
+        mine = active * part.end // units - active * part.begin // units
+        changes = {"active": max(1, mine), "seed": self.seed + part.begin}
+        return type(self)(**{**self.get_config(), **changes})
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this sampler again."""
@@ -374,8 +401,7 @@ class SharedLshSampler(LshSampler):
     >>> layer = DSlideDense(100_000, sampler=SharedLshSampler(active=4096))
     """
 
-    def selector(self, units: int, dim: int) -> TableSelector:
-        """Hash tables for one layer, empty until they are first needed."""
+    def _make_selector(self, units: int, dim: int) -> TableSelector:
         return _SharedTableSelector(self, units, dim)
 
 
@@ -407,9 +433,9 @@ class _SampledSoftmax(Sampler):
         self.correction = bool(correction)
         self.seed = int(seed)
 
-    def selector(self, units: int, dim: int) -> Selector:
+    def selector(self, units: int, dim: int, part: Part | None = None) -> Selector:
         """The sampler at work."""
-        return _RandomSelector(self, units)
+        return _RandomSelector(self, units, part or Part(0, units))
 
     def log_expected_count(self, ids: tf.Tensor, units: int) -> tf.Tensor:
         """Logarithm of the expected number of times that each id is drawn in a step."""
@@ -425,9 +451,10 @@ class _SampledSoftmax(Sampler):
 
 
 class _RandomSelector(Selector):
-    def __init__(self, sampler: _SampledSoftmax, units: int) -> None:
+    def __init__(self, sampler: _SampledSoftmax, units: int, part: Part) -> None:
         self._sampler = sampler
         self._units = units
+        self._part = part
 
     def select(
         self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
@@ -440,12 +467,16 @@ class _RandomSelector(Selector):
             distribution=self._sampler.distribution,
             seed=self._sampler.seed,
         )
+        # The parts of a layer draw the same neurons, and each takes those that it has.
+        begin, end = self._part
+        edges = tf.searchsorted(drawn, [begin, end])
+        drawn = drawn[edges[0] : edges[1]] - begin
         own = no_labels(x) if labels is None else labels
         active = ActiveSet(own, drawn)
         if not self._sampler.correction:
             return Selection(active)
         own_log, drawn_log = (
-            self._sampler.log_expected_count(ids, self._units) for ids in (own.ids, drawn)
+            self._sampler.log_expected_count(ids + begin, self._units) for ids in (own.ids, drawn)
         )
         every_row = tf.ones(tf.shape(own.row_splits)[:1] - 1)
         return Selection(active, (-own_log, SharedOffsets(every_row, -drawn_log)))

@@ -103,7 +103,7 @@ void ForLabels(const CsrView& labels, int64_t unit, int64_t neurons, int64_t fir
 
 }  // namespace
 
-void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
+void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const SoftmaxParts& parts,
                       float* loss, const ParallelFor& parallel) {
   const Panels panels(scan);
   const Slabs slabs = UnitSlabs(scan, 64);
@@ -133,9 +133,10 @@ void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const LogSum
       total += sum[s * rows + row] * std::exp(static_cast<double>(top[s * rows + row]) - best);
       labelled += label_logits[s * rows + row];
     }
-    sums.top[row] = best;
-    sums.log_sum[row] = static_cast<float>(std::log(total));
     const int64_t count = labels.length(row);
+    parts.top[row] = best;
+    parts.log_sum[row] = static_cast<float>(std::log(total));
+    parts.label_sum[row] = count == 0 ? 0.0f : static_cast<float>(labelled - count * double{best});
     loss[row] = count == 0 ? 0.0f : static_cast<float>(std::log(total) - (labelled / count - best));
   }
 }
@@ -207,35 +208,13 @@ void TopK(const DenseScan& scan, int64_t k, int32_t* ids, float* scores,
   });
 }
 
-namespace {
-
-// upstream of the rows that have labels; a row without labels has no gradient.
-std::vector<float> Weights(const CsrView& labels, const float* upstream) {
-  std::vector<float> weight(upstream, upstream + labels.rows);
-  for (int64_t row = 0; row < labels.rows; ++row) {
-    if (labels.length(row) == 0) weight[row] = 0;
-  }
-  return weight;
-}
-
-// What turns exp(logit - top) into a probability times the row's weight.
-std::vector<float> Normalisers(const std::vector<float>& weight, const float* log_sum) {
-  std::vector<float> scale(weight.size());
-  for (size_t row = 0; row < scale.size(); ++row) {
-    scale[row] = static_cast<float>(weight[row] * std::exp(-static_cast<double>(log_sum[row])));
-  }
-  return scale;
-}
-
-}  // namespace
-
-void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
-                              const float* upstream, float* x_gradient, float* w_gradient,
+void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels,
+                              const SoftmaxTotals& totals, float* x_gradient, float* w_gradient,
                               float* bias_gradient, const ParallelFor& parallel) {
   const Panels panels(scan);
   const Slabs slabs = UnitSlabs(scan, 16);
-  const std::vector<float> weight = Weights(labels, upstream);
-  const std::vector<float> scale = Normalisers(weight, sums.log_sum);
+  std::vector<float> scale(scan.rows);
+  for (int64_t row = 0; row < scan.rows; ++row) scale[row] = totals.Scale(row);
   const int64_t d = scan.d, size = scan.rows * d;
   std::vector<float> x_sums(slabs.count() * size, 0.0f);
   std::fill_n(w_gradient, scan.units * d, 0.0f);
@@ -244,11 +223,10 @@ void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels, cons
     for (int64_t slab = begin; slab < end; ++slab) {
       ForTiles(scan, panels, slabs.begin(slab), slabs.end(slab),
                [&](float* tile, int64_t unit, int64_t neurons, int64_t first, int64_t width) {
-                 Simd().column_softmax(tile, neurons, width, width, sums.top + first,
+                 Simd().column_softmax(tile, neurons, width, width, totals.top + first,
                                        &scale[first]);
-                 ForLabels(labels, unit, neurons, first, width, [&](int64_t row, int64_t place) {
-                   tile[place] -= weight[row] / labels.length(row);
-                 });
+                 ForLabels(labels, unit, neurons, first, width,
+                           [&](int64_t row, int64_t place) { tile[place] -= totals.Target(row); });
                  Simd().gemm(neurons, d, width, tile, width, 1, scan.x + first * d, d,
                              w_gradient + unit * d, d, true);
                  Simd().gemm(width, d, neurons, tile, 1, width, scan.w + unit * d, d,

@@ -7,6 +7,7 @@
 
 #include "custom_ops/core/active_set.h"
 #include "custom_ops/core/parallel.h"
+#include "custom_ops/core/softmax.h"
 
 namespace dslide {
 
@@ -25,22 +26,15 @@ struct DenseScan {
 void TopK(const DenseScan& scan, int64_t k, int32_t* ids, float* scores,
           const ParallelFor& parallel);
 
-// The largest logit of each row and log(sum over all units of exp(logit - largest)): kept apart,
-// since their sum as one float would lose the loss among large logits.
-struct LogSums {
-  float* top;
-  float* log_sum;
-};
-
 // Softmax cross-entropy of each row over all units against the uniform distribution over its
 // labels; 0 without labels. The labels' logits are taken from the tiles that the sums see, so that
 // the loss is never negative.
-void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
+void FullCrossentropy(const DenseScan& scan, const CsrView& labels, const SoftmaxParts& parts,
                       float* loss, const ParallelFor& parallel);
 
 // Gradients of sum over rows of upstream[row] * loss[row].
-void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels, const LogSums& sums,
-                              const float* upstream, float* x_gradient, float* w_gradient,
+void FullCrossentropyGradient(const DenseScan& scan, const CsrView& labels,
+                              const SoftmaxTotals& totals, float* x_gradient, float* w_gradient,
                               float* bias_gradient, const ParallelFor& parallel);
 
 }  // namespace dslide

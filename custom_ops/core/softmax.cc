@@ -38,6 +38,19 @@ void CopyShared(const ActiveSets& active, const Membership& shared, int64_t row,
   }
 }
 
+// Calls `use(place)` for the place of each of the row's labels among its own neurons, until one is
+// not there; whether all were.
+template <typename Use>
+bool ForLabels(const CsrView& own, const CsrView& labels, int64_t row, const Use& use) {
+  const int32_t *ids = own.begin(row), *end = own.end(row), *place = ids;
+  for (const int32_t* label = labels.begin(row); label != labels.end(row); ++label) {
+    place = std::lower_bound(place, end, *label);
+    if (place == end || *place != *label) return false;
+    use(place - ids);
+  }
+  return true;
+}
+
 // The loss of a row with labels. `gradient` and `shared_gradient` receive the probabilities less
 // the targets; the latter holds the row's logits of the shared neurons before. NaN if a label is
 // not among the row's own neurons.
@@ -53,14 +66,12 @@ float RowCrossentropy(const ActiveSets& active, const CsrView& labels, int64_t r
   Simd().scale(gradient, n, 1.0f / sum, gradient);
   Simd().scale(shared_gradient, shared, 1.0f / sum, shared_gradient);
   const float target = 1.0f / static_cast<float>(labels.length(row));
-  const int32_t *ids = active.own.begin(row), *place = ids;
   double label_logits = 0;
-  for (const int32_t* label = labels.begin(row); label != labels.end(row); ++label) {
-    place = std::lower_bound(place, ids + n, *label);
-    if (place == ids + n || *place != *label) return std::numeric_limits<float>::quiet_NaN();
-    label_logits += logits[place - ids];
-    gradient[place - ids] -= target;
-  }
+  const bool all = ForLabels(active.own, labels, row, [&](int64_t place) {
+    label_logits += logits[place];
+    gradient[place] -= target;
+  });
+  if (!all) return std::numeric_limits<float>::quiet_NaN();
   return static_cast<float>(static_cast<double>(top) + std::log(static_cast<double>(sum)) -
                             label_logits / labels.length(row));
 }
@@ -91,6 +102,67 @@ int64_t SoftmaxCrossentropy(const ActiveSets& active, const CsrView& labels, flo
           bad.Note(row);
         }
       }
+    }
+  });
+  return bad.first();
+}
+
+float SoftmaxTotals::Scale(int64_t row) const {
+  if (!(label_count[row] > 0)) return 0.0f;
+  return static_cast<float>(upstream[row] * std::exp(-static_cast<double>(log_sum[row])));
+}
+
+int64_t PartsOfSoftmax(const ActiveSets& active, const CsrView& labels, const SoftmaxParts& parts,
+                       const ParallelFor& parallel) {
+  FirstBad bad;
+  const CsrView& own = active.own;
+  const Membership shared(active.shared);
+  parallel(own.rows, RowCost(active, 2), [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch;
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t n = own.length(row), m = active.shared.count;
+      const float* logits = active.logits + own.splits[row];
+      scratch.resize(n + m);
+      std::copy_n(logits, n, scratch.data());
+      CopyShared(active, shared, row, scratch.data() + n);
+      float top = std::numeric_limits<float>::lowest(), sum = 0;
+      if (n + m > 0) {
+        top = std::max(top, Simd().max(scratch.data(), n + m));
+        sum = Simd().exp_sum(scratch.data(), n + m, top, scratch.data());
+      }
+      double label_sum = 0;
+      const bool all = ForLabels(own, labels, row, [&](int64_t place) {
+        label_sum += static_cast<double>(logits[place]) - top;
+      });
+      if (!all) bad.Note(row);
+      parts.top[row] = top;
+      parts.log_sum[row] = std::log(sum);
+      parts.label_sum[row] = static_cast<float>(label_sum);
+    }
+  });
+  return bad.first();
+}
+
+int64_t GradientOfSoftmax(const ActiveSets& active, const CsrView& labels,
+                          const SoftmaxTotals& totals, float* gradient, float* shared_gradient,
+                          const ParallelFor& parallel) {
+  FirstBad bad;
+  const CsrView& own = active.own;
+  const Membership shared(active.shared);
+  parallel(own.rows, RowCost(active, 2), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t n = own.length(row), m = active.shared.count;
+      float* row_gradient = gradient + own.splits[row];
+      float* row_shared = shared_gradient + row * m;
+      const float scale = totals.Scale(row), target = totals.Target(row);
+      CopyShared(active, shared, row, row_shared);
+      Simd().exp_sum(active.logits + own.splits[row], n, totals.top[row], row_gradient);
+      Simd().exp_sum(row_shared, m, totals.top[row], row_shared);
+      Simd().scale(row_gradient, n, scale, row_gradient);
+      Simd().scale(row_shared, m, scale, row_shared);
+      const bool all =
+          ForLabels(own, labels, row, [&](int64_t place) { row_gradient[place] -= target; });
+      if (!all) bad.Note(row);
     }
   });
   return bad.first();

@@ -134,6 +134,16 @@ absl::Status GradientPartsInput(OpKernelContext* ctx, int index, int64_t units, 
   return SharedInput(ctx, index + 2, parts->rows, view->shared(), &parts->shared_coef);
 }
 
+absl::Status TotalsInput(OpKernelContext* ctx, int index, int64_t rows, SoftmaxTotals* totals) {
+  const float* values[4];
+  for (int i = 0; i < 4; ++i) {
+    TF_RETURN_IF_ERROR(ExpectVector(ctx, index + i, "rows", rows));
+    values[i] = ctx->input(index + i).flat<float>().data();
+  }
+  *totals = {values[0], values[1], values[2], values[3]};
+  return absl::OkStatus();
+}
+
 absl::Status SetCsr(OpKernelContext* ctx, const Csr& csr) {
   TF_RETURN_IF_ERROR(SetVector(ctx, 0, csr.splits));
   return SetVector(ctx, 1, csr.ids);

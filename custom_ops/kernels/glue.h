@@ -10,6 +10,7 @@
 #include "custom_ops/core/active_set.h"
 #include "custom_ops/core/dense_scan.h"
 #include "custom_ops/core/parallel.h"
+#include "custom_ops/core/softmax.h"
 #include "custom_ops/core/sparse_products.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_handle.h"
@@ -68,6 +69,9 @@ absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int6
 // and the five of a view.
 absl::Status GradientPartsInput(OpKernelContext* ctx, int index, int64_t units, NeuronView* view,
                                 GradientParts* parts);
+
+// Four inputs from `index` on: top, log_sum, label_count and upstream of each row.
+absl::Status TotalsInput(OpKernelContext* ctx, int index, int64_t rows, SoftmaxTotals* totals);
 
 // Copies a vector of int64, int32 or float to output `index`.
 template <typename T>

@@ -138,6 +138,24 @@ absl::Status ActiveSetsInput(OpKernelContext* ctx, ActiveSets* active) {
   return SharedInput(ctx, 3, active->own.rows, active->shared.count, &active->shared_logits);
 }
 
+// What the softmax is taken of: the active sets, labels and offsets, nine inputs from 0 on.
+absl::Status SoftmaxInput(OpKernelContext* ctx, ActiveSets* active, CsrView* labels) {
+  TF_RETURN_IF_ERROR(ActiveSetsInput(ctx, active));
+  TF_RETURN_IF_ERROR(CsrInput(ctx, 5, int64_t{1} << 31, true, labels));
+  TF_RETURN_IF_ERROR(ExpectEqual(ctx, "rows of labels", labels->rows, active->own.rows));
+  TF_RETURN_IF_ERROR(ExpectVector(ctx, 7, "length of row_offsets", active->own.rows));
+  TF_RETURN_IF_ERROR(ExpectVector(ctx, 8, "length of shared_offsets", active->shared.count));
+  active->row_offsets = ctx->input(7).flat<float>().data();
+  active->shared_offsets = ctx->input(8).flat<float>().data();
+  return absl::OkStatus();
+}
+
+absl::Status LostLabel(int64_t row) {
+  return absl::InvalidArgumentError("row " + std::to_string(row) +
+                                    " has a label that is not in its active set; a sampler must "
+                                    "include all labels");
+}
+
 class SoftmaxCrossentropyOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -145,13 +163,7 @@ class SoftmaxCrossentropyOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     ActiveSets active;
     CsrView labels;
-    OP_REQUIRES_OK(ctx, ActiveSetsInput(ctx, &active));
-    OP_REQUIRES_OK(ctx, CsrInput(ctx, 5, int64_t{1} << 31, true, &labels));
-    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, active.own.rows));
-    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 7, "length of row_offsets", active.own.rows));
-    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 8, "length of shared_offsets", active.shared.count));
-    active.row_offsets = ctx->input(7).flat<float>().data();
-    active.shared_offsets = ctx->input(8).flat<float>().data();
+    OP_REQUIRES_OK(ctx, SoftmaxInput(ctx, &active, &labels));
     Tensor *loss, *gradient, *shared_gradient;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {labels.rows}, &loss));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.own.size()}, &gradient));
@@ -159,10 +171,45 @@ class SoftmaxCrossentropyOp : public OpKernel {
     const int64_t bad = SoftmaxCrossentropy(active, labels, loss->flat<float>().data(),
                                             gradient->flat<float>().data(),
                                             shared_gradient->flat<float>().data(), PoolOf(ctx));
-    OP_REQUIRES(ctx, bad < 0,
-                absl::InvalidArgumentError("row " + std::to_string(bad) +
-                                           " has a label that is not in its active set; a "
-                                           "sampler must include all labels"));
+    if (bad >= 0) OP_REQUIRES_OK(ctx, LostLabel(bad));
+  }
+};
+
+class SoftmaxPartsOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    ActiveSets active;
+    CsrView labels;
+    OP_REQUIRES_OK(ctx, SoftmaxInput(ctx, &active, &labels));
+    Tensor *top, *log_sum, *label_sum;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {labels.rows}, &top));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {labels.rows}, &log_sum));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 2, {labels.rows}, &label_sum));
+    const SoftmaxParts parts = {top->flat<float>().data(), log_sum->flat<float>().data(),
+                                label_sum->flat<float>().data()};
+    const int64_t bad = PartsOfSoftmax(active, labels, parts, PoolOf(ctx));
+    if (bad >= 0) OP_REQUIRES_OK(ctx, LostLabel(bad));
+  }
+};
+
+class SoftmaxGradientOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    ActiveSets active;
+    CsrView labels;
+    SoftmaxTotals totals;
+    OP_REQUIRES_OK(ctx, SoftmaxInput(ctx, &active, &labels));
+    OP_REQUIRES_OK(ctx, TotalsInput(ctx, 9, labels.rows, &totals));
+    Tensor *gradient, *shared_gradient;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.own.size()}, &gradient));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {labels.rows, active.shared.count}, &shared_gradient));
+    const int64_t bad = GradientOfSoftmax(active, labels, totals, gradient->flat<float>().data(),
+                                          shared_gradient->flat<float>().data(), PoolOf(ctx));
+    if (bad >= 0) OP_REQUIRES_OK(ctx, LostLabel(bad));
   }
 };
 
@@ -218,6 +265,8 @@ REGISTER_KERNEL_BUILDER(Name("DslideRowGradient").Device(DEVICE_CPU), RowGradien
 REGISTER_KERNEL_BUILDER(Name("DslideEntrySums").Device(DEVICE_CPU), EntrySumsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSoftmaxCrossentropy").Device(DEVICE_CPU),
                         SoftmaxCrossentropyOp);
+REGISTER_KERNEL_BUILDER(Name("DslideSoftmaxParts").Device(DEVICE_CPU), SoftmaxPartsOp);
+REGISTER_KERNEL_BUILDER(Name("DslideSoftmaxGradient").Device(DEVICE_CPU), SoftmaxGradientOp);
 REGISTER_KERNEL_BUILDER(Name("DslideScaleRows").Device(DEVICE_CPU), ScaleRowsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideActiveTopK").Device(DEVICE_CPU), ActiveTopKOp);
 

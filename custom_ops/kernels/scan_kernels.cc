@@ -61,45 +61,57 @@ class FullCrossentropyOp : public ScanOp {
   absl::Status Scan(OpKernelContext* ctx, const DenseScan& scan) override {
     CsrView labels;
     TF_RETURN_IF_ERROR(Labels(ctx, scan, &labels));
-    Tensor *loss, *top, *log_sum;
+    Tensor *loss, *top, *log_sum, *label_sum;
     TF_RETURN_IF_ERROR(Allocate(ctx, 0, {scan.rows}, &loss));
     TF_RETURN_IF_ERROR(Allocate(ctx, 1, {scan.rows}, &top));
     TF_RETURN_IF_ERROR(Allocate(ctx, 2, {scan.rows}, &log_sum));
-    const LogSums sums = {top->flat<float>().data(), log_sum->flat<float>().data()};
-    FullCrossentropy(scan, labels, sums, loss->flat<float>().data(), PoolOf(ctx));
+    TF_RETURN_IF_ERROR(Allocate(ctx, 3, {scan.rows}, &label_sum));
+    const SoftmaxParts parts = {top->flat<float>().data(), log_sum->flat<float>().data(),
+                                label_sum->flat<float>().data()};
+    FullCrossentropy(scan, labels, parts, loss->flat<float>().data(), PoolOf(ctx));
+    return absl::OkStatus();
+  }
+};
+
+class CrossentropyOfPartsOp : public ScanOp {
+ public:
+  explicit CrossentropyOfPartsOp(OpKernelConstruction* ctx) : ScanOp(ctx, 7) {}
+
+  absl::Status Scan(OpKernelContext* ctx, const DenseScan& scan) override {
+    CsrView labels;
+    TF_RETURN_IF_ERROR(Labels(ctx, scan, &labels));
+    for (int i : {3, 4, 5, 6}) TF_RETURN_IF_ERROR(ExpectVector(ctx, i, "rows", scan.rows));
+    ctx->set_output(0, ctx->input(3));
     return absl::OkStatus();
   }
 };
 
 class FullCrossentropyGradientOp : public ScanOp {
  public:
-  explicit FullCrossentropyGradientOp(OpKernelConstruction* ctx) : ScanOp(ctx, 6) {}
+  explicit FullCrossentropyGradientOp(OpKernelConstruction* ctx) : ScanOp(ctx, 7) {}
 
   absl::Status Scan(OpKernelContext* ctx, const DenseScan& scan) override {
     CsrView labels;
     TF_RETURN_IF_ERROR(Labels(ctx, scan, &labels));
-    for (int i : {3, 4, 5}) {
-      TF_RETURN_IF_ERROR(ExpectVector(ctx, i, "rows", scan.rows));
-    }
+    SoftmaxTotals totals;
+    TF_RETURN_IF_ERROR(TotalsInput(ctx, 3, scan.rows, &totals));
     Tensor *x_gradient, *w_gradient, *bias_gradient = nullptr;
     TF_RETURN_IF_ERROR(Allocate(ctx, 0, {scan.rows, scan.d}, &x_gradient));
     TF_RETURN_IF_ERROR(Allocate(ctx, 1, {scan.units, scan.d}, &w_gradient));
     if (scan.bias) {
       TF_RETURN_IF_ERROR(Allocate(ctx, 2, {scan.units}, &bias_gradient));
     }
-    // The core only reads them here.
-    const LogSums sums = {const_cast<float*>(ctx->input(3).flat<float>().data()),
-                          const_cast<float*>(ctx->input(4).flat<float>().data())};
-    FullCrossentropyGradient(scan, labels, sums, ctx->input(5).flat<float>().data(),
-                             x_gradient->flat<float>().data(), w_gradient->flat<float>().data(),
-                             bias_gradient ? bias_gradient->flat<float>().data() : nullptr,
-                             PoolOf(ctx));
+    FullCrossentropyGradient(
+        scan, labels, totals, x_gradient->flat<float>().data(), w_gradient->flat<float>().data(),
+        bias_gradient ? bias_gradient->flat<float>().data() : nullptr, PoolOf(ctx));
     return absl::OkStatus();
   }
 };
 
 REGISTER_KERNEL_BUILDER(Name("DslideTopK").Device(DEVICE_CPU), TopKOp);
 REGISTER_KERNEL_BUILDER(Name("DslideFullCrossentropy").Device(DEVICE_CPU), FullCrossentropyOp);
+REGISTER_KERNEL_BUILDER(Name("DslideCrossentropyOfParts").Device(DEVICE_CPU),
+                        CrossentropyOfPartsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideFullCrossentropyGradient").Device(DEVICE_CPU),
                         FullCrossentropyGradientOp);
 

@@ -314,12 +314,37 @@ REGISTER_OP("DslideEntrySums")
       .Input("shared_logits: float") \
       .Input("shared: int32")
 
+#define DSLIDE_SOFTMAX                            \
+  DSLIDE_ACTIVE_SETS.Input("label_splits: int64") \
+      .Input("label_ids: int32")                  \
+      .Input("row_offsets: float")                \
+      .Input("shared_offsets: float")
+
+#define DSLIDE_TOTALS \
+  Input("top: float").Input("log_sum: float").Input("label_count: float").Input("upstream: float")
+
+REGISTER_OP("DslideSoftmaxParts")
+    .DSLIDE_SOFTMAX.Output("top: float")
+    .Output("log_sum: float")
+    .Output("label_sum: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1, 1, 1, 1, 1}));
+      for (int i = 0; i < 3; ++i) c->set_output(i, c->Vector(RowsOf(c, 1)));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideSoftmaxGradient")
+    .DSLIDE_SOFTMAX.DSLIDE_TOTALS.Output("logits_gradient: float")
+    .Output("shared_gradient: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
+      c->set_output(0, Like(c, 0));
+      c->set_output(1, Like(c, 3));
+      return absl::OkStatus();
+    });
+
 REGISTER_OP("DslideSoftmaxCrossentropy")
-    .DSLIDE_ACTIVE_SETS.Input("label_splits: int64")
-    .Input("label_ids: int32")
-    .Input("row_offsets: float")
-    .Input("shared_offsets: float")
-    .Output("loss: float")
+    .DSLIDE_SOFTMAX.Output("loss: float")
     .Output("logits_gradient: float")
     .Output("shared_gradient: float")
     .SetShapeFn([](InferenceContext* c) {
@@ -385,11 +410,33 @@ REGISTER_OP("DslideFullCrossentropy")
     .Output("loss: float")
     .Output("top: float")
     .Output("log_sum: float")
+    .Output("label_sum: float")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1}));
       const DimensionHandle rows = c->Dim(c->input(0), 0);
-      for (int i = 0; i < 3; ++i) c->set_output(i, c->Vector(rows));
+      for (int i = 0; i < 4; ++i) c->set_output(i, c->Vector(rows));
+      return absl::OkStatus();
+    });
+
+// Losses made of the parts that several layers' units add: passes them through, and knows what
+// their gradient by this layer's part is.
+REGISTER_OP("DslideCrossentropyOfParts")
+    .Input("x: float")
+    .Input("label_splits: int64")
+    .Input("label_ids: int32")
+    .Input("losses: float")
+    .Input("top: float")
+    .Input("log_sum: float")
+    .Input("label_count: float")
+    .Input("kernel: resource")
+    .Input("bias: use_bias * resource")
+    .Attr("use_bias: int >= 0")
+    .Output("loss: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1, 1, 1}));
+      c->set_output(0, Like(c, 3));
       return absl::OkStatus();
     });
 
@@ -397,10 +444,7 @@ REGISTER_OP("DslideFullCrossentropyGradient")
     .Input("x: float")
     .Input("label_splits: int64")
     .Input("label_ids: int32")
-    .Input("top: float")
-    .Input("log_sum: float")
-    .Input("upstream: float")
-    .Input("kernel: resource")
+    .DSLIDE_TOTALS.Input("kernel: resource")
     .Input("bias: use_bias * resource")
     .Attr("use_bias: int >= 0")
     .Output("x_gradient: float")
@@ -408,8 +452,8 @@ REGISTER_OP("DslideFullCrossentropyGradient")
     .Output("bias_gradient: use_bias * float")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1, 1}));
-      const DimensionHandle units = VariableDim(c, 6, 0, 2);
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1, 1, 1}));
+      const DimensionHandle units = VariableDim(c, 7, 0, 2);
       c->set_output(0, Like(c, 0));
       c->set_output(1, c->Matrix(units, c->Dim(c->input(0), 1)));
       if (c->num_outputs() > 2) c->set_output(2, c->Vector(units));

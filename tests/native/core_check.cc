@@ -1019,13 +1019,17 @@ void CheckScans(const Shape& shape, Source* source) {
     for (int64_t row = 0; row < rows; ++row) loss_bound[row] = (60 + loss[row]) * 4 * kRounding;
     std::vector<Floats> before;
     for (const ParallelFor& pool : kPools) {
-      Floats top(rows), log_sum(rows), got_loss(rows), x_gradient(rows * d), w_gradient(units * d);
+      Floats top(rows), log_sum(rows), label_sum(rows), label_count(rows), got_loss(rows);
+      Floats x_gradient(rows * d), w_gradient(units * d);
       Floats bias_gradient(given ? units : 0);
-      const LogSums sums = {top.data(), log_sum.data()};
-      FullCrossentropy(scan, labels.view(), sums, got_loss.data(), pool);
+      for (int64_t row = 0; row < rows; ++row) label_count[row] = labels.view().length(row);
+      const SoftmaxParts parts = {top.data(), log_sum.data(), label_sum.data()};
+      const SoftmaxTotals totals = {top.data(), log_sum.data(), label_count.data(),
+                                    upstream.data()};
+      FullCrossentropy(scan, labels.view(), parts, got_loss.data(), pool);
       CheckClose(got_loss, loss, loss_bound, shape.Name("FullCrossentropy"));
-      FullCrossentropyGradient(scan, labels.view(), sums, upstream.data(), x_gradient.data(),
-                               w_gradient.data(), given ? bias_gradient.data() : nullptr, pool);
+      FullCrossentropyGradient(scan, labels.view(), totals, x_gradient.data(), w_gradient.data(),
+                               given ? bias_gradient.data() : nullptr, pool);
       CheckClose(x_gradient, x_sums.exact, bound(x_sums), shape.Name("x gradient"));
       CheckClose(w_gradient, w_sums.exact, bound(w_sums), shape.Name("w gradient"));
       if (given) {
@@ -1046,7 +1050,7 @@ void CheckScans(const Shape& shape, Source* source) {
               shape.Name("TopK"));
         }
       }
-      const std::vector<Floats> all = {top,        log_sum,    got_loss,
+      const std::vector<Floats> all = {top,        log_sum,    label_sum,    got_loss,
                                        x_gradient, w_gradient, bias_gradient};
       if (before.empty()) before = all;
       for (size_t i = 0; i < all.size(); ++i) {

@@ -50,6 +50,7 @@ COEF = tf.ones([NNZ])
 SHARED_COEF = tf.ones([ROWS, SHARED])
 COEFS = {"coef": COEF, "shared_coef": SHARED_COEF}
 ACTIVE_SETS = {"logits": COEF, **ACTIVE, "shared_logits": SHARED_COEF, "shared": SHARED_IDS}
+TOTALS = {name: tf.ones([ROWS]) for name in ("top", "log_sum", "label_count", "upstream")}
 BETAS = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
 
 
@@ -141,19 +142,27 @@ SOUND = {
     },
     "active_top_k": lambda: {**ACTIVE_SETS, "k": 2},
     "top_k": lambda: {"x": X, **layer(), "k": 2},
+    "softmax_parts": lambda: SOUND["softmax_crossentropy"](),
+    "softmax_gradient": lambda: {**SOUND["softmax_crossentropy"](), **TOTALS},
     "full_crossentropy": lambda: {"x": X, **LABELS, **layer()},
+    "crossentropy_of_parts": lambda: {
+        "losses": tf.ones([ROWS]),
+        "x": X,
+        **LABELS,
+        **{name: values for name, values in TOTALS.items() if name != "upstream"},
+        **layer(),
+    },
     "full_crossentropy_gradient": lambda: {
         "x": X,
         **LABELS,
-        "top": tf.ones([ROWS]),
-        "log_sum": tf.ones([ROWS]),
-        "upstream": tf.ones([ROWS]),
+        **TOTALS,
         **layer(),
     },
     "dense_adam": lambda: adam(gradient=tf.ones([UNITS, D])),
     "row_adam": lambda: adam(rows=int32(4, 1), gradient=tf.ones([2, D])),
     "row_gradient_adam": lambda: adam(x=X, **COEFS, **VIEW),
 }
+SOFTMAX_OPS = ("softmax_crossentropy", "softmax_parts", "softmax_gradient")
 ADAM_OPS = ("dense_adam", "row_adam", "row_gradient_adam")
 
 
@@ -224,8 +233,8 @@ LISTS = [
     ("log_shares", "row_splits", "ids", UNITS, True),
     ("transpose", "row_splits", "ids", UNITS, False),
     ("csr_mat_mul", "row_splits", "ids", UNITS, False),
-    ("softmax_crossentropy", "row_splits", "ids", None, True),
-    ("softmax_crossentropy", "label_splits", "label_ids", None, True),
+    *((op, "row_splits", "ids", None, True) for op in SOFTMAX_OPS),
+    *((op, "label_splits", "label_ids", None, True) for op in SOFTMAX_OPS),
     ("scale_rows", "row_splits", None, None, False),
     ("active_top_k", "row_splits", "ids", None, True),
     ("full_crossentropy", "label_splits", "label_ids", UNITS, True),
@@ -281,7 +290,7 @@ def test_wrong_ids(op, splits, ids, units, strictly):
         ("sample_neurons", "fixed", UNITS),
         ("log_shares", "shared", UNITS),
         ("transpose", "shared", UNITS),
-        ("softmax_crossentropy", "shared", None),
+        *((op, "shared", None) for op in SOFTMAX_OPS),
         ("active_top_k", "shared", None),
     ],
 )
@@ -299,7 +308,7 @@ def test_drawn_neurons_that_are_neither_drawn_nor_not(value):
 
 
 # Where the ops are not told the number of units, any int32 may be an id.
-@pytest.mark.parametrize("op", ["softmax_crossentropy", "active_top_k"])
+@pytest.mark.parametrize("op", [*SOFTMAX_OPS, "active_top_k"])
 def test_ids_that_fall_from_the_largest(op):
     assert_refused(op, shared=int32(2**31 - 1, 3))
     assert_refused(op, ids=int32(2**31 - 1, 4, 0, 1, 5))
@@ -312,7 +321,7 @@ def test_ids_that_fall_from_the_largest(op):
         ("row_gradient", "shared_coef"),
         ("entry_sums", "shared_coef"),
         ("row_gradient_adam", "shared_coef"),
-        ("softmax_crossentropy", "shared_logits"),
+        *((op, "shared_logits") for op in SOFTMAX_OPS),
         ("active_top_k", "shared_logits"),
     ],
 )
@@ -333,7 +342,7 @@ def test_wrong_shapes_of_shared_values(op, name, shape):
     assert_refused(op, **{name: tf.ones(shape)})
 
 
-@pytest.mark.parametrize("op", ["softmax_crossentropy", "active_top_k", "log_shares"])
+@pytest.mark.parametrize("op", [*SOFTMAX_OPS, "active_top_k", "log_shares"])
 def test_wrong_number_of_shared_neurons(op):
     for ids in ((), (2,), (2, 3, 4)):
         assert_refused(op, shared=int32(*ids))
@@ -428,13 +437,25 @@ def test_wrong_number_of_coefficients(op, length):
         ("row_gradient_adam", {"x": tf.ones([ROWS + 1, D])}),
         ("entry_sums", {"x": tf.ones([ROWS - 1, D])}),
         ("entry_sums", {"x": tf.ones([ROWS + 1, D])}),
-        ("softmax_crossentropy", {"logits": tf.ones([NNZ + 1])}),
-        ("softmax_crossentropy", {"label_splits": int64(0, 1, 3)}),
-        ("softmax_crossentropy", {"label_ids": int32(3, 0, 5)}),
-        ("softmax_crossentropy", {"row_offsets": tf.ones([ROWS - 1])}),
-        ("softmax_crossentropy", {"row_offsets": tf.ones([ROWS + 1])}),
-        ("softmax_crossentropy", {"shared_offsets": tf.ones([SHARED - 1])}),
-        ("softmax_crossentropy", {"shared_offsets": tf.ones([SHARED + 1])}),
+        *(
+            (op, changes)
+            for op in SOFTMAX_OPS
+            for changes in (
+                {"logits": tf.ones([NNZ + 1])},
+                {"label_splits": int64(0, 1, 3)},
+                {"label_ids": int32(3, 0, 5)},
+                {"row_offsets": tf.ones([ROWS - 1])},
+                {"row_offsets": tf.ones([ROWS + 1])},
+                {"shared_offsets": tf.ones([SHARED - 1])},
+                {"shared_offsets": tf.ones([SHARED + 1])},
+            )
+        ),
+        *(
+            (op, {name: tf.ones([ROWS + wrong])})
+            for op in ("softmax_gradient", "full_crossentropy_gradient")
+            for name in TOTALS
+            for wrong in (-1, 1)
+        ),
         ("scale_rows", {"scale": tf.ones([ROWS + 1])}),
         ("scale_rows", {"shared_values": tf.ones([ROWS - 1, SHARED])}),
         ("scale_rows", {"shared_values": tf.ones([ROWS + 1, SHARED])}),
@@ -448,9 +469,6 @@ def test_wrong_number_of_coefficients(op, length):
         ("full_crossentropy", {"x": tf.ones([ROWS, D + 1])}),
         ("full_crossentropy", {"x": tf.ones([ROWS + 1, D])}),
         ("full_crossentropy_gradient", {"x": tf.ones([ROWS + 1, D])}),
-        ("full_crossentropy_gradient", {"top": tf.ones([ROWS + 1])}),
-        ("full_crossentropy_gradient", {"log_sum": tf.ones([ROWS + 1])}),
-        ("full_crossentropy_gradient", {"upstream": tf.ones([ROWS - 1])}),
         ("dense_adam", {"gradient": tf.ones([UNITS, D + 1])}),
         ("dense_adam", {"gradient": tf.ones([0])}),
         ("row_adam", {"gradient": tf.ones([2, D + 1])}),

@@ -1,5 +1,7 @@
 """Softmax cross-entropy over active sets, and the best of a row."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -238,3 +240,60 @@ def test_active_top_k_survives_nan(rng, own):
     logits[::7] = np.nan
     ids, _ = top_k(logits, ActiveSet(csr([np.arange(own)]), np.arange(own, 300)), 300)
     np.testing.assert_array_equal(np.sort(ids[0]), np.arange(300))
+
+
+def restricted(rows, begin, end):
+    """The ids of a range, counted from its beginning."""
+    return [[i - begin for i in ids if begin <= i < end] for ids in rows]
+
+
+@pytest.mark.parametrize("borders", [(0, 40, 97), (0, 1, 2, 50, 97), (0, 97, 97)])
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_parts_of_the_units_make_up_the_whole(rng, borders, size):
+    units, rows = 97, 9
+    labels = [sorted({*rng.integers(0, units, 3)}) for _ in range(rows - 1)] + [[]]
+    own = [sorted({*ids, *rng.integers(0, units, 10)}) for ids in labels]
+    shared = np.unique(rng.integers(0, units, 20))
+    logits = (size * floats(rng, rows * units)).reshape(rows, units)
+    upstream = floats(rng, rows)
+    counts = np.array([len(ids) for ids in labels], np.float32)
+
+    def part(begin, end):
+        mine = shared[(shared >= begin) & (shared < end)]
+        active = ActiveSet(csr(restricted(own, begin, end)), (mine - begin).astype(np.int32))
+        splits = active.own.row_splits
+        given = np.repeat(np.arange(rows), np.diff(splits))
+        own_logits = logits[given, active.own.ids + begin]
+        values = ops.ActiveLogits(tf.constant(own_logits), tf.constant(logits[:, mine]))
+        return values, active_to_tf(active), to_tf(csr(restricted(labels, begin, end)))
+
+    parts = [part(*edge) for edge in pairwise(borders)]
+    sums = [[x.numpy().astype(float) for x in ops.softmax_parts(*p)] for p in parts]
+    top = np.max([s[0] for s in sums], axis=0)
+    log_sum = np.log(sum(np.exp(s[0] - top + s[1]) for s in sums))
+    label_sum = sum(
+        s[2] + p[2].row_lengths().numpy() * (s[0] - top) for s, p in zip(sums, parts, strict=True)
+    )
+    loss = log_sum - label_sum / np.maximum(counts, 1)
+
+    whole, active, given = part(0, units)
+    wanted, slopes = [], []
+    totals = [tf.constant(x.astype(np.float32)) for x in (top, log_sum, counts)]
+    with tf.GradientTape() as tape:
+        tape.watch(whole)
+        wanted = ops.softmax_crossentropy(whole, active, given)
+    slopes = tape.gradient(wanted, whole, output_gradients=tf.constant(upstream))
+    np.testing.assert_allclose(np.where(counts > 0, loss, 0), wanted, rtol=1e-5, atol=1e-5)
+    got = [
+        ops.softmax_gradient(*p, None, ops.SoftmaxTotals(*totals), tf.constant(upstream))
+        for p in parts
+    ]
+    shared_got = np.concatenate([g.shared for g in got], axis=1)
+    np.testing.assert_allclose(shared_got, slopes.shared, rtol=1e-5, atol=1e-6)
+    for row in range(rows):
+        mine = [
+            g.own[slice(*p[1].own.row_splits[row : row + 2])]
+            for g, p in zip(got, parts, strict=True)
+        ]
+        expected = slopes.own[slice(*active.own.row_splits[row : row + 2])]
+        np.testing.assert_allclose(np.concatenate(mine), expected, rtol=1e-5, atol=1e-6)

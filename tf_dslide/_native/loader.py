@@ -29,6 +29,7 @@ READING_OPS = (
     "DslideTopK",
     "DslideFullCrossentropy",
     "DslideFullCrossentropyGradient",
+    "DslideCrossentropyOfParts",
 )
 
 

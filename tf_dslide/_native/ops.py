@@ -282,15 +282,72 @@ def softmax_crossentropy(
 
     The offsets are constants: nothing is derived by them.
     """
-    offsets = no_offsets(logits) if offsets is None else offsets
     loss, _, _ = _ops.dslide_softmax_crossentropy(
-        **_active_sets(logits, active),
-        label_splits=labels.row_splits,
-        label_ids=labels.ids,
-        row_offsets=offsets.rows,
-        shared_offsets=offsets.neurons,
+        **_softmax_inputs(logits, active, labels, offsets)
     )
     return loss
+
+
+class SoftmaxParts(NamedTuple):
+    """What some of a row's units add to its softmax, each `(rows,) float32`.
+
+    Attributes:
+        top: Their largest logit; the lowest float if there are none.
+        log_sum: The logarithm of the sum of `exp(logit - top)`.
+        label_sum: The sum of `logit - top` of the row's labels among them.
+    """
+
+    top: tf.Tensor
+    log_sum: tf.Tensor
+    label_sum: tf.Tensor
+
+
+class SoftmaxTotals(NamedTuple):
+    """The same of all units, and the row's number of labels in all, each `(rows,) float32`."""
+
+    top: tf.Tensor
+    log_sum: tf.Tensor
+    label_count: tf.Tensor
+
+
+def _softmax_inputs(
+    logits: ActiveLogits, active: ActiveSet, labels: Csr, offsets: SharedOffsets | None
+) -> dict[str, tf.Tensor]:
+    offsets = no_offsets(logits) if offsets is None else offsets
+    return {
+        **_active_sets(logits, active),
+        "label_splits": labels.row_splits,
+        "label_ids": labels.ids,
+        "row_offsets": offsets.rows,
+        "shared_offsets": offsets.neurons,
+    }
+
+
+def softmax_parts(
+    logits: ActiveLogits, active: ActiveSet, labels: Csr, offsets: SharedOffsets | None = None
+) -> SoftmaxParts:
+    """What active sets add to softmaxes over more units than these. It has no gradient."""
+    return SoftmaxParts(
+        *_ops.dslide_softmax_parts(**_softmax_inputs(logits, active, labels, offsets))
+    )
+
+
+def softmax_gradient(
+    logits: ActiveLogits,
+    active: ActiveSet,
+    labels: Csr,
+    offsets: SharedOffsets | None,
+    totals: SoftmaxTotals,
+    upstream: tf.Tensor,
+) -> ActiveLogits:
+    """The gradient of cross-entropies by the logits of active sets that are parts of the whole.
+
+    `upstream` is the gradient by each row's loss, `(rows,) float32`.
+    """
+    inputs = _softmax_inputs(logits, active, labels, offsets)
+    return ActiveLogits(
+        *_ops.dslide_softmax_gradient(**inputs, **totals._asdict(), upstream=upstream)
+    )
 
 
 def scale_rows(values: ActiveLogits, row_splits: tf.Tensor, scale: tf.Tensor) -> ActiveLogits:
@@ -313,14 +370,60 @@ def top_k(x: tf.Tensor, kernel: Any, bias: Any, k: int) -> tuple[tf.Tensor, tf.T
 
 def full_crossentropy(x: tf.Tensor, labels: Csr, kernel: Any, bias: Any) -> tf.Tensor:
     """Cross-entropy of each row over all units, `(rows,) float32`, block by block."""
-    loss, _, _ = _ops.dslide_full_crossentropy(
+    return _full_crossentropy(x, labels, kernel, bias)[0]
+
+
+def full_softmax_parts(x: tf.Tensor, labels: Csr, kernel: Any, bias: Any) -> SoftmaxParts:
+    """What a layer's units add to softmaxes over more units than these, block by block.
+
+    It has no gradient; `full_crossentropy_gradient` is that of the whole.
+    """
+    return SoftmaxParts(*map(tf.stop_gradient, _full_crossentropy(x, labels, kernel, bias)[1:]))
+
+
+def _full_crossentropy(x: tf.Tensor, labels: Csr, kernel: Any, bias: Any) -> Any:
+    return _ops.dslide_full_crossentropy(
         x=x,
         label_splits=labels.row_splits,
         label_ids=labels.ids,
         kernel=handle(kernel),
         bias=_bias(bias),
     )
-    return loss
+
+
+def crossentropy_of_parts(
+    losses: tf.Tensor, x: tf.Tensor, labels: Csr, kernel: Any, bias: Any, totals: SoftmaxTotals
+) -> tf.Tensor:
+    """The given losses, with their gradient by the part of the units that a layer has."""
+    return _ops.dslide_crossentropy_of_parts(
+        x=x,
+        label_splits=labels.row_splits,
+        label_ids=labels.ids,
+        losses=losses,
+        **totals._asdict(),
+        kernel=handle(kernel),
+        bias=_bias(bias),
+    )
+
+
+def full_crossentropy_gradient(
+    x: tf.Tensor,
+    labels: Csr,
+    kernel: tf.Tensor,
+    bias: list[tf.Tensor],
+    totals: SoftmaxTotals,
+    upstream: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    """Gradients of cross-entropies by `x`, the kernel and the bias (both given by handle)."""
+    return _ops.dslide_full_crossentropy_gradient(
+        x=x,
+        label_splits=labels.row_splits,
+        label_ids=labels.ids,
+        **totals._asdict(),
+        upstream=upstream,
+        kernel=kernel,
+        bias=bias,
+    )
 
 
 class AdamArguments(NamedTuple):
@@ -482,17 +585,24 @@ def _softmax_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, *_: An
     return [scaled.own, None, None, scaled.shared, None, None, None, None, None]
 
 
+@tf.RegisterGradient("DslideCrossentropyOfParts")
+def _crossentropy_of_parts_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
+    x, label_splits, label_ids, _, *totals = op.inputs[:7]
+    kernel, *bias = op.inputs[7:]
+    x_gradient, kernel_gradient, bias_gradient = full_crossentropy_gradient(
+        x, Csr(label_splits, label_ids), kernel, bias, SoftmaxTotals(*totals), upstream
+    )
+    nothing = [None] * (3 + len(totals))
+    return [x_gradient, *nothing, kernel_gradient, *bias_gradient]
+
+
 @tf.RegisterGradient("DslideFullCrossentropy")
 def _full_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> list[Any]:
     x, label_splits, label_ids, *variables = op.inputs
-    x_gradient, kernel_gradient, bias_gradient = _ops.dslide_full_crossentropy_gradient(
-        x=x,
-        label_splits=label_splits,
-        label_ids=label_ids,
-        top=op.outputs[1],
-        log_sum=op.outputs[2],
-        upstream=upstream,
-        kernel=variables[0],
-        bias=variables[1:],
+    labels = Csr(label_splits, label_ids)
+    label_count = tf.cast(labels.row_lengths(), tf.float32)
+    totals = SoftmaxTotals(op.outputs[1], op.outputs[2], label_count)
+    x_gradient, kernel_gradient, bias_gradient = full_crossentropy_gradient(
+        x, labels, variables[0], variables[1:], totals, upstream
     )
     return [x_gradient, None, None, kernel_gradient, *bias_gradient]

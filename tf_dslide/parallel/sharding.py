@@ -1,0 +1,131 @@
+"""Which rank holds which part of a layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_ATTRIBUTE = "_dslide_shard"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The part `[begin, end)` of `total` units, along an axis of a variable.
+
+    Attributes:
+        axis: The variable's axis that the units lie on.
+        begin: First unit held here.
+        end: One past the last unit held here; `begin` if there is none.
+        total: Units of all ranks together.
+    """
+
+    axis: int
+    begin: int
+    end: int
+    total: int
+
+    @property
+    def units(self) -> int:
+        """Number of units held here."""
+        return self.end - self.begin
+
+
+def equal_ranges(units: int, ranks: int) -> list[tuple[int, int]]:
+    """Contiguous ranges whose sizes differ by at most one; some are empty if `units < ranks`.
+
+    Example:
+    >>> from tf_dslide.parallel.sharding import equal_ranges
+    >>> equal_ranges(7, 3)
+    [(0, 3), (3, 5), (5, 7)]
+    """
+    sizes = [units // ranks + (rank < units % ranks) for rank in range(ranks)]
+    ends = np.cumsum(sizes).tolist()
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def balanced_ranges(activity: Any, ranks: int) -> list[tuple[int, int]]:
+    """Contiguous ranges of about equal total activity.
+
+    Frequent labels are active oftener, and they often lie side by side, so ranges of equal size may
+    have very unequal work.
+
+    Args:
+        activity: Expected activity of each unit, `(units,)`, such as its number of training
+            samples plus the share of steps in which it is drawn as a negative.
+        ranks: Number of ranges.
+
+    Raises:
+        ValueError: An activity is negative or not finite.
+
+    Example:
+    >>> from tf_dslide.parallel.sharding import balanced_ranges
+    >>> balanced_ranges([8, 1, 1, 1, 1, 1, 1, 1, 1], 2)
+    [(0, 1), (1, 9)]
+    """
+    activity = np.asarray(activity, np.float64)
+    if activity.ndim != 1 or not (np.isfinite(activity).all() and (activity >= 0).all()):
+        raise ValueError(
+            "`activity` must be a vector of finite numbers from 0 on, one a unit; received shape "
+            f"{activity.shape}"
+        )
+    total = np.concatenate([[0.0], np.cumsum(activity)])
+    wanted = total[-1] * np.arange(1, ranks) / ranks
+    # The border nearest to each wanted sum.
+    after = np.searchsorted(total, wanted).clip(1, len(activity))
+    borders = np.where(total[after] - wanted <= wanted - total[after - 1], after, after - 1)
+    ends = [*np.maximum.accumulate(borders).tolist(), len(activity)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def mark(variable: Any, shard: Shard) -> None:
+    """Notes on a variable which part of the whole it holds."""
+    setattr(variable, _ATTRIBUTE, shard)
+
+
+def shard_of(variable: Any) -> Shard | None:
+    """The part that a variable holds, or `None` if each rank has all of it."""
+    return getattr(variable, _ATTRIBUTE, None)
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """How one layer is split: the ranges of all ranks, and the numbers of a unit.
+
+    Attributes:
+        name: The layer's name.
+        ranges: `[begin, end)` of each rank.
+        parameters: Weights of one unit.
+    """
+
+    name: str
+    ranges: Sequence[tuple[int, int]]
+    parameters: int
+
+
+def plan_table(plans: Sequence[LayerPlan], bytes_a_parameter: int = 12) -> str:
+    """Ranges, parameters and bytes of each rank, as text.
+
+    `bytes_a_parameter` counts the weight and what the optimizer keeps of it.
+    """
+    ranks = len(plans[0].ranges) if plans else 0
+    header = ["rank", *(plan.name for plan in plans), "parameters", "MB"]
+    lines = [header]
+    for rank in range(ranks):
+        spans = [plan.ranges[rank] for plan in plans]
+        parameters = sum(
+            (end - begin) * plan.parameters for (begin, end), plan in zip(spans, plans, strict=True)
+        )
+        lines.append(
+            [
+                str(rank),
+                *(f"{begin:,} to {end:,}" for begin, end in spans),
+                f"{parameters:,}",
+                f"{parameters * bytes_a_parameter / 1e6:,.1f}",
+            ]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    )

@@ -1,0 +1,345 @@
+"""One model split over ranks."""
+
+import json
+import os
+import sys
+import warnings
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_dslide import lazy
+from tf_dslide._checks import require_positive
+from tf_dslide._native import ops
+from tf_dslide._native.ops import ActiveLogits, Csr, SoftmaxTotals
+from tf_dslide._version import __version__
+from tf_dslide.parallel import parcels, sharding
+from tf_dslide.parallel.communicator import Communicator, LoneCommunicator, MPICommunicator
+from tf_dslide.parallel.exchanges import Exchanges, labels_within
+from tf_dslide.parallel.faults import install_fault_handlers
+from tf_dslide.parallel.statistics import Statistics
+
+
+class MPIModelParallel:
+    """Splits `SparseDense` and `DSlideDense` over MPI ranks (D-SLIDE, arXiv 2201.12667).
+
+    Every rank runs the same program on the same batches and holds a range of each layer's units:
+    weights, moments, hash functions and tables of that range live nowhere else. In a step the ranks
+    exchange the hidden activations, three numbers a row for the softmax, and the hidden gradient;
+    nothing of the size of a weight matrix. Loss, metrics, `evaluate`, `predict` and `top_k` are
+    those of the whole model, on every rank.
+
+    Make one strategy at the start of the program, before TensorFlow is used: it sets the threads a
+    rank may use to its share of the machine's cores. An exception on any rank ends them all.
+
+    Args:
+        comm: An `mpi4py.MPI.Comm`; `None` is `COMM_WORLD`. It is duplicated. Or a `Communicator`
+            such as `LoneCommunicator()`, which needs no MPI.
+        wire: How activations and their gradients travel: `"float32"`, or `"bfloat16"` for half the
+            bytes.
+        activity: Expected activity of the output units, `(units,)`, such as label counts: their
+            ranges then have about equal activity. `None`: equal sizes.
+        check_every: Every so many steps the ranks compare fingerprints of their batches.
+        timeout: Seconds after which a rank that others wait for counts as lost.
+        verbose: Whether rank 0 prints how the model is split.
+
+    Attributes:
+        rank: This rank, from 0 on.
+        size: Number of ranks.
+        communicator: The `Communicator`.
+        stats: Bytes, messages and seconds waited, by kind of exchange.
+
+    Raises:
+        ValueError: `wire` is neither of the two.
+        RankError: Ranks run different versions, or are given different models or batches; it says
+            which.
+
+    Randomness: as without a strategy. Initial weights are the slices of one and the same matrix, so
+        all ranks need the same seed (`keras.utils.set_random_seed`). With `AllNeurons` and the
+        random samplers R ranks compute what one does, to rounding; with hash tables, what one
+        process does whose tables are split in the same ranges.
+
+    Memory: a rank's share of the weights, moments and tables, and once while building the whole of
+        a kernel.
+
+    Example:
+
+    ```python
+    # mpirun -np 4 python train.py
+    from tf_dslide.parallel import MPIModelParallel
+
+    strategy = MPIModelParallel()
+    model = keras.Sequential([keras.Input((135_909,), sparse=True)])
+    model.add(SparseDense(128, activation="relu", strategy=strategy))
+    model.add(DSlideDense(670_091, strategy=strategy))
+    ```
+    """
+
+    def __init__(
+        self,
+        comm: Any = None,
+        wire: str = "float32",
+        activity: Any = None,
+        check_every: int = 16,
+        timeout: float = 600.0,
+        verbose: bool = True,
+    ) -> None:
+        if wire not in parcels.FORMATS:
+            raise ValueError(f"`wire` must be one of {list(parcels.FORMATS)}; received {wire!r}")
+        check_every = require_positive("check_every", check_every)
+        self.communicator = (
+            comm if isinstance(comm, Communicator) else MPICommunicator(comm, timeout=timeout)
+        )
+        self.rank, self.size = self.communicator.rank, self.communicator.size
+        self.exchanges = Exchanges(self.communicator, wire, check_every)
+        self.wire = wire
+        self._activity = activity
+        self._verbose = verbose and self.rank == 0
+        self._plans: list[sharding.LayerPlan] = []
+        if not isinstance(self.communicator, LoneCommunicator):
+            install_fault_handlers(self.communicator)
+        self.communicator.agree("versions and settings", self._settings())
+        self._share_cores()
+        if self.rank != 0:
+            keras.config.disable_interactive_logging()
+
+    @property
+    def stats(self) -> Statistics:
+        """Bytes, messages and seconds waited, by kind of exchange."""
+        return self.communicator.stats
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "tf_dslide": __version__,
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "numpy": np.__version__,
+            "wire": self.wire,
+        }
+
+    def _share_cores(self) -> None:
+        """Threads for this rank: its part of the cores that it shares with others of its host."""
+        cores = len(os.sched_getaffinity(0))
+        places = self.communicator.gather([os.uname().nodename, sorted(os.sched_getaffinity(0))])
+        together = sum(place == places[self.rank] for place in places)
+        self.threads = max(1, cores // together)
+        if together == 1:
+            return
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(self.threads)
+            # An exchange holds a thread while it waits.
+            tf.config.threading.set_inter_op_parallelism_threads(max(2, self.threads))
+        except RuntimeError:
+            warnings.warn(
+                f"TensorFlow was used before MPIModelParallel() and keeps its {cores} threads, "
+                f"although {together} ranks share these cores. Make the strategy first.",
+                stacklevel=4,
+            )
+
+    def ranges_of(self, units: int, is_output: bool) -> list[tuple[int, int]]:
+        """`[begin, end)` of each rank's units of a layer."""
+        if self._activity is None or not is_output:
+            return sharding.equal_ranges(units, self.size)
+        if len(self._activity) != units:
+            raise ValueError(
+                f"`activity` names {len(self._activity)} units but the output layer has {units}"
+            )
+        return sharding.balanced_ranges(self._activity, self.size)
+
+    def split(self, layer: Any, units: int, parameters: int, is_output: bool) -> "Split":
+        """A layer's part on this rank, once all ranks agree on the layer.
+
+        Args:
+            layer: The layer; its configuration must be the same on all ranks.
+            units: Units of the whole layer.
+            parameters: Weights of one unit.
+            is_output: Whether `activity` speaks of its units.
+        """
+        config = {k: v for k, v in layer.get_config().items() if k != "name"}
+        text = json.dumps(config, sort_keys=True, default=str)
+        self.communicator.agree(
+            f"layer {layer.name}",
+            text if len(text) < 2000 else [text[:1000], zlib.crc32(text.encode())],
+        )
+        ranges = self.ranges_of(units, is_output)
+        self._plans.append(sharding.LayerPlan(layer.name, ranges, parameters))
+        if is_output and self._verbose:
+            self._print_plan()
+        return Split(self, ranges, units)
+
+    def _print_plan(self) -> None:
+        print(
+            f"{self.size} ranks, {self.threads} threads each, {self.wire} on the wire\n"
+            f"{self.plan()}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def plan(self) -> str:
+        """A table of the ranges, parameters and bytes of each rank."""
+        return sharding.plan_table(self._plans)
+
+
+class Split:
+    """One layer's units on the ranks.
+
+    Attributes:
+        strategy: The strategy.
+        ranges: `[begin, end)` of each rank.
+        begin: First unit of this rank.
+        end: One past its last.
+        total: Units of the whole layer.
+    """
+
+    def __init__(
+        self, strategy: MPIModelParallel, ranges: Sequence[tuple[int, int]], total: int
+    ) -> None:
+        self.strategy = strategy
+        self.ranges = ranges
+        self.begin, self.end = ranges[strategy.rank]
+        self.total = total
+
+    @property
+    def units(self) -> int:
+        """Units of this rank."""
+        return self.end - self.begin
+
+    @property
+    def columns(self) -> list[int]:
+        """How many units each rank has."""
+        return [end - begin for begin, end in self.ranges]
+
+    def initializer(self, whole: Any, shape: tuple[int, ...], axis: int, name: str) -> Any:
+        """The slice of what an initializer makes of the whole variable."""
+        return _SliceOf(self, keras.initializers.get(whole), shape, axis, name)
+
+    def mark(self, variable: Any, axis: int) -> None:
+        """Notes which part of the whole a variable holds."""
+        sharding.mark(variable, sharding.Shard(axis, self.begin, self.end, self.total))
+
+    def gather(self, local: tf.Tensor, sparse: bool, seen: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The whole layer's output from this rank's columns."""
+        exchanges = self.strategy.exchanges
+        return exchanges.gather_columns(local, self.columns, sparse, seen).whole
+
+    def enter(self, x: tf.Tensor) -> tf.Tensor:
+        """An input that all ranks hold, for the layer whose units are split."""
+        if isinstance(x, tf.SparseTensor):
+            x = tf.sparse.to_dense(x)
+        return self.strategy.exchanges.to_split(x)
+
+    def gather_logits(self, local: tf.Tensor) -> tf.Tensor:
+        """The dense logits of all units from those of this rank's; nothing if nobody uses them."""
+        flat = tf.reshape(local, [-1, self.units])
+        whole = self.strategy.exchanges.gather_logits(tf.cast(flat, tf.float32), self.columns)
+        shape = tf.concat([tf.shape(local)[:-1], [self.total]], axis=0)
+        whole = tf.cast(tf.reshape(whole, shape), local.dtype)
+        whole.set_shape([*local.shape[:-1], self.total])
+        return whole
+
+    def top_k(
+        self, weights: lazy.Weights, x: tf.Tensor, k: int, exact: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The best `k` of all ranks' units for each row of `x`."""
+        if exact:
+            return best_of_all(self, weights, x, k)
+        ids, scores = weights.likely_top_k(x, k)
+        return self.strategy.exchanges.best(ids, scores, k, self.begin)
+
+    def lazy_logits(self, *arguments: Any) -> "SplitLogits":
+        """As `lazy.LazyLogits`, for all ranks' units."""
+        return SplitLogits(self, *arguments)
+
+
+class _SliceOf(keras.initializers.Initializer):
+    """Initial values of a part: the whole is made, compared between ranks, and cut."""
+
+    def __init__(
+        self, split: Split, whole: Any, shape: tuple[int, ...], axis: int, name: str
+    ) -> None:
+        self._split, self._whole, self._shape, self._axis = split, whole, shape, axis
+        self._name = name
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        values = tf.convert_to_tensor(self._whole(self._shape, dtype=dtype))
+        some = tf.reshape(values, [-1])[:4096].numpy()
+        self._split.strategy.communicator.agree(
+            f"initial values of {self._name} (set the same seed on all ranks, as by "
+            "keras.utils.set_random_seed)",
+            zlib.crc32(some.tobytes()),
+        )
+        cut = slice(self._split.begin, self._split.end)
+        return values[cut] if self._axis == 0 else values[:, cut]
+
+
+class SplitLogits(lazy.LazyLogits):
+    """Lazy logits of a layer whose units are on several ranks."""
+
+    def __init__(self, split: Split, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._split = split
+        self._exchanges = split.strategy.exchanges
+
+    @property
+    def units(self) -> int:
+        """Number of classes, of all ranks."""
+        return self._split.total
+
+    def _full_crossentropy(self, labels: Csr) -> tf.Tensor:
+        weights = self._weights
+        mine = labels_within(labels, self._split.begin, self._split.end)
+        parts = ops.full_softmax_parts(
+            tf.stop_gradient(self._x), mine, weights.kernel, weights.bias
+        )
+        losses, totals = self._exchanges.join_softmax(parts, mine, labels)
+        return ops.crossentropy_of_parts(
+            losses, self._x, mine, weights.kernel, weights.bias, totals
+        )
+
+    def _sampled_crossentropy(self, labels: Csr) -> tf.Tensor:
+        mine = labels_within(labels, self._split.begin, self._split.end)
+        logits, selection = self._weights.sampled_logits(self._x, mine)
+        active = selection.active
+        self._sampled = (ActiveLogits(*map(tf.stop_gradient, logits)), active)
+        own_offsets, shared_offsets = selection.offsets
+        if own_offsets is not None:
+            logits = logits._replace(own=logits.own + own_offsets)
+
+        @tf.custom_gradient
+        def crossentropy(own: tf.Tensor, shared: tf.Tensor) -> Any:
+            given = ActiveLogits(own, shared)
+            parts = ops.softmax_parts(given, active, mine, shared_offsets)
+            losses, totals = self._exchanges.join_softmax(parts, mine, labels)
+
+            def gradient(upstream: tf.Tensor) -> ActiveLogits:
+                return ops.softmax_gradient(
+                    given, active, mine, shared_offsets, SoftmaxTotals(*totals), upstream
+                )
+
+            return losses, gradient
+
+        return crossentropy(*logits)
+
+    def _best_sampled(self, k: int) -> tf.Tensor:
+        assert self._sampled is not None
+        ids, scores = ops.active_top_k(*self._sampled, k=k)
+        return self._exchanges.best(ids, scores, k, self._split.begin)[0]
+
+    def _best_of_all(self, k: int) -> tf.Tensor:
+        return best_of_all(self._split, self._weights, self._x, k)[0]
+
+
+def best_of_all(
+    split: Split, weights: lazy.Weights, x: tf.Tensor, k: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The exact `k` best of all ranks' units."""
+    if split.units:
+        ids, scores = weights.exact_top_k(x, min(k, split.units))
+    else:
+        nothing = tf.zeros([tf.shape(x)[0], 0])
+        ids, scores = tf.cast(nothing, tf.int32), nothing
+    return split.strategy.exchanges.best(ids, scores, k, split.begin)
