@@ -116,6 +116,7 @@ setup(
     install_requires=[
         tensorflow_requirement(),
         "keras~=3.15.1",
+        "ml-dtypes>=0.5",
         "numpy>=2.1,<3",
         "scipy>=1.15",
         "scikit-learn>=1.6",

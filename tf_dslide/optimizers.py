@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tf_dslide._native import ops
+from tf_dslide.parallel import sharding
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
@@ -32,7 +33,8 @@ class SparseAdam(keras.optimizers.Optimizer):
             cost of all weights.
 
     Raises:
-        ValueError: Under a `tf.distribute` strategy with several replicas.
+        ValueError: Under a `tf.distribute` strategy with several replicas, or for clipping by norm
+            of a model that is split over ranks.
 
     Example:
     >>> import keras
@@ -61,6 +63,11 @@ class SparseAdam(keras.optimizers.Optimizer):
         """Makes two moments for each variable."""
         if self.built:
             return
+        if (self.clipnorm or self.global_clipnorm) and any(map(sharding.shard_of, variables)):
+            raise ValueError(
+                "`clipnorm` and `global_clipnorm` need the norm of a whole gradient, but under an "
+                "MPIModelParallel each rank has a part of it; use `clipvalue`"
+            )
         super().build(variables)
         self._momentums, self._velocities = self.add_optimizer_variables(
             variables, ["momentum", "velocity"]

@@ -1,7 +1,19 @@
 """One model over many ranks: model parallelism with mpi4py.
 
-`MPIModelParallel` splits the layers of a model; see its docstring. The other modules, from the
-bottom up: `sharding` (who holds what), `communicator`, `statistics` and `faults` (bytes between
-ranks), `parcels` (matrices as bytes), `exchanges` (as functions of tensors), `strategy`,
-`checkpoints`.
+`MPIModelParallel` splits the layers of a model; see its docstring. The modules, from the bottom up:
+`sharding` (who holds what), `communicator`, `statistics` and `faults` (bytes between ranks),
+`parcels` (matrices as bytes), `exchanges` (as functions of tensors), `strategy`, `checkpoints`.
 """
+
+from typing import Any
+
+__all__ = ["MPIModelParallel"]
+
+
+def __getattr__(name: str) -> Any:
+    # The modules at the bottom need no TensorFlow, and must not wait for it.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tf_dslide.parallel import strategy
+
+    return getattr(strategy, name)

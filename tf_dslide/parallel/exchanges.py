@@ -67,6 +67,8 @@ class Exchanges:
             pack = parcels.pack_activations if sparse else parcels.pack_matrix
 
             def send(local: np.ndarray, *seen: np.ndarray) -> np.ndarray:
+                # What comes from here to the next call is a step.
+                self._communicator.stats.end_step()
                 mark = self._fingerprint("activations", seen)
                 parts = self._all("activations", pack(local, self._wire, mark), columns, mark)
                 return np.concatenate(parts, axis=1)

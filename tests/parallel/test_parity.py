@@ -1,0 +1,22 @@
+"""Models split over ranks against the same model in one process."""
+
+import pytest
+
+from tests.parallel.mpi import PROGRAMS, run_ranks
+
+# All cases on two ranks; on others those in which the number of ranks matters.
+CASES = {
+    1: ["all neurons", "lsh"],
+    2: [],
+    3: ["all neurons", "layers between", "corrected"],
+    4: ["all neurons", "few units", "lsh", "shared lsh"],
+    7: ["all neurons", "few units"],
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", CASES)
+def test_ranks_train_what_one_process_does(ranks):
+    outcome = run_ranks(PROGRAMS / "parity.py", ranks, 500, CASES[ranks])
+    assert outcome.code == 0, outcome
+    assert f"cases hold on {ranks} ranks" in outcome.stdout, outcome
