@@ -78,6 +78,20 @@ def balanced_ranges(activity: Any, ranks: int) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
+def imbalance(activity: Any, ranges: Sequence[tuple[int, int]]) -> float:
+    """The busiest range's activity over the mean: 1 is perfect, and all wait for the busiest.
+
+    Example:
+    >>> from tf_dslide.parallel.sharding import equal_ranges, imbalance
+    >>> imbalance([3, 1, 1, 1], equal_ranges(4, 2))
+    1.3333333333333333
+    """
+    activity = np.asarray(activity, np.float64)
+    sums = [activity[begin:end].sum() for begin, end in ranges]
+    mean = np.mean(sums)
+    return float(max(sums) / mean) if mean > 0 else 1.0
+
+
 def mark(variable: Any, shard: Shard) -> None:
     """Notes on a variable which part of the whole it holds."""
     setattr(variable, _ATTRIBUTE, shard)

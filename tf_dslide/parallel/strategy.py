@@ -180,8 +180,20 @@ class MPIModelParallel:
         )
 
     def plan(self) -> str:
-        """A table of the ranges, parameters and bytes of each rank."""
-        return sharding.plan_table(self._plans)
+        """A table of the ranges, parameters and bytes of each rank.
+
+        With `activity`, also how unequal the ranks' work is expected to be.
+        """
+        table = sharding.plan_table(self._plans)
+        if self._activity is None or not self._plans:
+            return table
+        ranges = self._plans[-1].ranges
+        equal = sharding.equal_ranges(ranges[-1][1], self.size)
+        return (
+            f"{table}\nactivity of the busiest rank over the mean: "
+            f"{sharding.imbalance(self._activity, ranges):.2f}, with equal ranges "
+            f"{sharding.imbalance(self._activity, equal):.2f}"
+        )
 
 
 class Split:
