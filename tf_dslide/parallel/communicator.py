@@ -2,8 +2,8 @@
 
 Wire format
 -----------
-In an exchange each rank sends one parcel (bytes, any number of them) to each other rank. A message
-is a header of 64 bytes and a payload; integers are little-endian, without gaps:
+In an exchange each rank sends one parcel (bytes, any number of them) to each other rank. The first
+message of a parcel begins with a header of 64 bytes; integers are little-endian, without gaps:
 
 | bytes | type | content |
 | --- | --- | --- |
@@ -12,21 +12,23 @@ is a header of 64 bytes and a payload; integers are little-endian, without gaps:
 | 6 to 7 | uint16 | 0 |
 | 8 to 15 | uint64 | number of the exchange, counted from 1 by every rank |
 | 16 to 19 | uint32 | CRC-32 of the kind of exchange, as UTF-8 |
-| 20 to 23 | uint32 | number of the message within the parcel, from 0 |
-| 24 to 31 | uint64 | bytes of the whole parcel |
-| 32 to 63 | 32 characters | the kind's first 32 bytes, filled up with zeros: for messages only |
+| 20 to 23 | uint32 | 0 if the parcel follows in this message, else the size of the pieces |
+| 24 to 31 | uint64 | bytes of the parcel |
+| 32 to 63 | 32 characters | the kind's first 32 bytes, filled up with zeros: for error messages |
 
-A parcel of at most `chunk_bytes` is one message. A larger one is message 0, which has no payload
-and tells the receiver how much to make room for, and then as many messages with a payload of
-`chunk_bytes` (the last may have less) as it takes. Messages travel under tag 1 on a duplicate of
-the communicator. On a second duplicate, under tag 2, a rank that ends tells all others: JSON,
-`{"finished": number of its last whole exchange, "reason": text}`.
+A parcel of up to 4 MiB (or `chunk_bytes` if that is less) follows its header in the same message: a
+copy of it is cheaper than another message. A larger one is sent from where it lies, in messages of
+`chunk_bytes` without a header (the last may have less), and the first message tells the receiver
+how much to make room for. Messages travel under tag 1 on a duplicate of the communicator; MPI keeps
+their order between two ranks. On a second duplicate, under tag 2, a rank that ends tells all
+others: JSON, `{"finished": number of its last whole exchange, "reason": text}`.
 """
 
 import atexit
 import json
 import os
 import struct
+import sys
 import threading
 import time
 import zlib
@@ -44,11 +46,11 @@ VERSION = 1
 HEADER = struct.Struct("<4sHHQIIQ32s")
 _DATA_TAG = 1
 _LEAVING_TAG = 2
-# Below this size a parcel is copied behind its header, which is cheaper than to describe both to
-# MPI as a data type of two parts.
-_COPIED_BYTES = 1 << 20
-# Ranks may share cores, so a rank that waits must soon let others run.
-_SPIN_SECONDS = 50e-6
+# Up to this size a parcel is copied behind its header.
+_COPIED_BYTES = 4 << 20
+# Ranks may share cores, so a rank that waits must soon let others run; but a sleep takes about
+# 100 us however short it is asked for, and wakes the peer late, which then sleeps itself.
+_SPIN_SECONDS = 200e-6
 _SHORTEST_SLEEP = 20e-6
 _LONGEST_SLEEP = 500e-6
 # How often a rank that waits looks for peers that have left.
@@ -107,7 +109,8 @@ class Communicator(ABC):
             ValueError: Not one parcel a rank, or a parcel that is not contiguous.
             RuntimeError: Another thread is in an exchange.
 
-        One message a peer, for a parcel of at most `chunk_bytes`.
+        One message a peer, for a parcel of at most 4 MiB and `chunk_bytes`; beyond, one more than
+        the number of pieces of `chunk_bytes`.
 
         Example:
         >>> from tf_dslide.parallel.communicator import LoneCommunicator
@@ -242,7 +245,7 @@ class MPICommunicator(Communicator):
     Args:
         comm: An mpi4py intracommunicator, by default `MPI.COMM_WORLD`.
         timeout: Seconds without any message after which a waiting rank gives up.
-        chunk_bytes: Largest payload of a message; see the module's wire format.
+        chunk_bytes: Largest parcel, or piece of a parcel, in one message.
 
     Raises:
         ImportError: mpi4py or the MPI library is missing.
@@ -256,7 +259,7 @@ class MPICommunicator(Communicator):
         super().__init__()
         if not timeout > 0:
             raise ValueError(f"`timeout` must be seconds above 0; received {timeout}")
-        largest = 2**31 - 1 - HEADER.size
+        largest = 2**31 - 1
         if not 1 <= chunk_bytes <= largest:
             raise ValueError(f"`chunk_bytes` must be from 1 to {largest}; received {chunk_bytes}")
         self._mpi = _load_mpi()
@@ -269,6 +272,7 @@ class MPICommunicator(Communicator):
         self.chunk_bytes = chunk_bytes
         self._data = self._duplicate()
         self._control = self._duplicate()
+        self._status = self._mpi.Status()
         self._started = 0
         self._finished = 0
         self._left: dict[int, dict] = {}
@@ -278,7 +282,7 @@ class MPICommunicator(Communicator):
         self._rooms: list[np.ndarray] = [np.empty(0, np.uint8)] * self.size
         # What an exchange that failed has left in MPI's hands must not be freed.
         self._abandoned: list[Any] = []
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     def _duplicate(self) -> Any:
         """A duplicate of the communicator that raises errors, within the time limit."""
@@ -343,6 +347,12 @@ class MPICommunicator(Communicator):
                 time.sleep(pause)
                 pause = min(1.3 * pause, _LONGEST_SLEEP)
 
+    def _room(self, peer: int, size: int) -> np.ndarray:
+        """Room for the first message to a peer."""
+        if len(self._rooms[peer]) < size:
+            self._rooms[peer] = np.empty(size * 5 // 4, np.uint8)
+        return self._rooms[peer][:size]
+
     def _look_at_peers(self, exchange: "_Exchange", idle: float) -> None:
         """Raises if it is in vain to wait any longer."""
         self._hear_who_leaves()
@@ -378,24 +388,39 @@ class MPICommunicator(Communicator):
         """Tells the other ranks that this one leaves, and waits until all leave.
 
         A rank that waits for this one then raises a `RankError`. While others only compute, this
-        waits for them, as the end of an MPI program does anyway. After a failure MPI cannot end in
-        order, and all ranks are ended at once. Python calls this at the end of the program.
+        waits for them, as the end of an MPI program does anyway. Python calls this at the end of
+        the program.
 
         Args:
             reason: Why this rank leaves: a few words.
+
+        Raises:
+            RankError: An exchange has failed before, or a thread is still in one. MPI cannot end
+                in order then, so `abort` must follow; at the end of the program it does.
         """
         if self._closed or self._mpi.Is_finalized():
             return
         self._closing = True
-        if not self._lock.acquire(timeout=_LAST_EXCHANGE_SECONDS) or self.failure is not None:
-            self.abort()
+        if not self._lock.acquire(timeout=_LAST_EXCHANGE_SECONDS):
+            raise self._failed(RankError(f"rank {self.rank} ended within an exchange"))
         try:
+            if self.failure is not None:
+                raise self.failure
             self._closed = True
             self._leave(reason)
-        except self._mpi.Exception:
-            self.abort()
+        except self._mpi.Exception as error:
+            raise self._failed(RankError(f"MPI failed at the end of the job: {error}")) from error
         finally:
             self._lock.release()
+
+    def _close_at_exit(self) -> None:
+        try:
+            self.close()
+        except RankError as error:
+            # MPI_Finalize would wait for messages that never come.
+            sys.stderr.write(f"rank {self.rank} of {self.size} failed: {error}\n")
+            sys.stderr.flush()
+            self.abort()
 
     def _leave(self, reason: str) -> None:
         note = {"finished": self._finished, "reason": _shortened(reason)}
@@ -428,115 +453,70 @@ class _Exchange:
     def __init__(self, owner: MPICommunicator, kind: str, parcels: list[np.ndarray]) -> None:
         self._owner = owner
         self._parcels = parcels
-        self._encoded = kind.encode()
-        self._check = zlib.crc32(self._encoded)
+        self._kind = kind.encode()
+        self._check = zlib.crc32(self._kind)
         self._number = owner._started
-        self._sends: list[Any] = []
-        self._kept: list[Any] = []
-        self._sent = False
-        self._incoming = {
-            peer: _Incoming(self, owner, peer) for peer in range(owner.size) if peer != owner.rank
-        }
-        self._open = list(self._incoming.values())
-        self.kind = kind
+        rank, size = owner.rank, owner.size
+        # Each rank begins with another peer, so that not all send to rank 0 first.
+        peers = [*range(rank + 1, size), *range(rank)]
+        self._incoming = {peer: _Incoming(self, owner, peer) for peer in peers}
+        self._outgoing = [_Outgoing(self, owner, peer, parcels[peer]) for peer in peers]
+        self._moving: list[_Outgoing | _Incoming] = []
+        self.name = f"exchange {self._number} {kind!r}"
         self.counts = Counts(exchanges=1)
         self.done = False
 
-    @property
-    def name(self) -> str:
-        return f"exchange {self._number} {self.kind!r}"
-
     def send(self) -> None:
-        """Hands all messages to MPI."""
-        rank, size = self._owner.rank, self._owner.size
-        # Each rank begins with another peer, so that not all send to rank 0 first.
-        for peer in [*range(rank + 1, size), *range(rank)]:
-            parcel = self._parcels[peer]
-            total, most = len(parcel), self._owner.chunk_bytes
-            if total <= most:
-                self._post(peer, 0, total, parcel)
-                continue
-            self._post(peer, 0, total, parcel[:0])
-            for chunk, begin in enumerate(range(0, total, most), 1):
-                self._post(peer, chunk, total, parcel[begin : begin + most])
-
-    def _post(self, peer: int, chunk: int, total: int, payload: np.ndarray) -> None:
-        mpi = self._owner._mpi
-        fields = (MAGIC, VERSION, 0, self._number, self._check, chunk, total, self._encoded[:32])
-        size = HEADER.size + len(payload)
-        if size <= _COPIED_BYTES:
-            message = self._room(peer, chunk, size)
-            HEADER.pack_into(message.data, 0, *fields)
-            message[HEADER.size :] = payload
-            described = [message, mpi.BYTE]
-        else:
-            header = HEADER.pack(*fields)
-            parts = mpi.BYTE.Create_hindexed(
-                [HEADER.size, len(payload)], [mpi.Get_address(header), mpi.Get_address(payload)]
-            ).Commit()
-            self._kept += [header, payload, parts]
-            described = [mpi.BOTTOM, 1, parts]
-        self._sends.append(self._owner._data.Isend(described, peer, _DATA_TAG))
-        self.counts.messages_sent += 1
-        self.counts.bytes_sent += size
-
-    def _room(self, peer: int, chunk: int, size: int) -> np.ndarray:
-        """Room for a message: the first to a peer reuses what the last exchange used."""
-        if chunk:
-            return np.empty(size, np.uint8)
-        if len(self._owner._rooms[peer]) < size:
-            self._owner._rooms[peer] = np.empty(size * 5 // 4, np.uint8)
-        return self._owner._rooms[peer][:size]
+        """Hands the first message to each peer to MPI."""
+        for outgoing in self._outgoing:
+            outgoing.start()
+        self._moving = [*self._outgoing, *self._incoming.values()]
 
     def poll(self) -> bool:
         """Looks once at all messages; returns whether anything has moved."""
         moved = False
-        for incoming in self._open:
-            moved |= incoming.poll()
+        for transfer in self._moving:
+            moved |= transfer.poll()
         if moved:
-            self._open = [incoming for incoming in self._open if not incoming.done]
-        if not self._sent and self._owner._mpi.Request.Testall(self._sends):
-            moved = self._sent = True
-            for part in self._kept[2::3]:
-                part.Free()
-        self.done = self._sent and not self._open
+            self._moving = [transfer for transfer in self._moving if not transfer.done]
+        self.done = not self._moving
         return moved
 
-    def check(self, peer: int, header: Any, chunk: int) -> int:
-        """Raises if a message is not the one that is due; returns the size of its parcel."""
-        magic, version, _, number, check, received, total, kind = HEADER.unpack(header)
+    def write_header(self, room: np.ndarray, piece: int, total: int) -> None:
+        """Writes the header of a parcel of `total` bytes into the first bytes of `room`."""
+        HEADER.pack_into(
+            room.data,
+            0,
+            *(MAGIC, VERSION, 0, self._number, self._check, piece, total, self._kind[:32]),
+        )
+
+    def read_header(self, peer: int, header: np.ndarray) -> tuple[int, int]:
+        """Size of the pieces and of the whole parcel; raises if the message is not due now."""
+        magic, version, _, number, check, piece, total, kind = HEADER.unpack(header.data)
+        rank = self._owner.rank
         if (magic, version) != (MAGIC, VERSION):
             raise self._owner._failed(
                 RankError(
-                    f"rank {peer} speaks {magic!r} version {version}, but rank "
-                    f"{self._owner.rank} {MAGIC!r} version {VERSION}: install the same version of "
-                    "tf_dslide on all hosts"
+                    f"rank {peer} speaks {magic!r} version {version}, but rank {rank} speaks "
+                    f"{MAGIC!r} version {VERSION}: install the same tf_dslide on all hosts"
                 )
             )
         if (number, check) != (self._number, self._check):
             other = f"exchange {number} {kind.rstrip(bytes(1)).decode(errors='replace')!r}"
-            # The same text on both ranks, so that a job's end need not show two.
-            (low, first), (high, second) = sorted([(self._owner.rank, self.name), (peer, other)])
+            # The same text on both ranks.
+            (low, first), (high, second) = sorted([(rank, self.name), (peer, other)])
             raise self._owner._failed(
                 RankError(
                     f"rank {low} is at {first} but rank {high} at {second}: all ranks must do the "
                     "same in the same order; look for a condition on the rank, or data that differ"
                 )
             )
-        if received != chunk:
-            raise self._owner._failed(
-                RankError(
-                    f"message {received} of rank {peer} at {self.name} came instead of {chunk}"
-                )
-            )
-        return total
+        return piece, total
 
     def awaited(self) -> list[int]:
         """Peers that still have something to send, or else to receive."""
-        peers = [incoming.peer for incoming in self._open]
-        if peers or self._sent:
-            return peers
-        return list(self._incoming)
+        incoming = {part.peer for part in self._moving if isinstance(part, _Incoming)}
+        return sorted(incoming or {part.peer for part in self._moving})
 
     def missing(self) -> str:
         """The ranks waited for, as text."""
@@ -550,72 +530,104 @@ class _Exchange:
         ]
 
 
-class _Incoming:
-    """The parcel that a peer sends in one exchange.
+class _Outgoing:
+    """The parcel for a peer, one message after the other."""
 
-    A message is received with its header right before its payload. From the second message of a
-    parcel on, the header so falls on the payload before it, whose end is put back afterwards: the
-    parcel grows in place without another copy.
-    """
-
-    def __init__(self, exchange: _Exchange, owner: MPICommunicator, peer: int) -> None:
+    def __init__(
+        self, exchange: _Exchange, owner: MPICommunicator, peer: int, parcel: np.ndarray
+    ) -> None:
         self.peer = peer
         self.done = False
         self._exchange = exchange
         self._owner = owner
-        self._mpi = owner._mpi
-        self._comm = owner._data
-        self._status = owner._mpi.Status()
+        self._parcel = parcel
+        self._sent = 0
         self._request: Any = None
-        self._buffer = np.empty(0, np.uint8)
-        self._target = self._buffer
-        self._covered = self._buffer
-        self._chunk = 0
-        self._filled = 0
 
-    @property
-    def parcel(self) -> np.ndarray:
-        return self._buffer[HEADER.size :]
+    def start(self) -> None:
+        """Sends the header, and with it the parcel if it is small."""
+        total, chunk = len(self._parcel), self._owner.chunk_bytes
+        whole = total <= min(_COPIED_BYTES, chunk)
+        self._sent = total if whole else 0
+        room = self._owner._room(self.peer, HEADER.size + self._sent)
+        self._exchange.write_header(room, 0 if whole else chunk, total)
+        room[HEADER.size :] = self._parcel[: self._sent]
+        self._post(room)
+
+    def poll(self) -> bool:
+        """Sends the next message once the last has gone; returns whether it has."""
+        if not self._request.Test():
+            return False
+        if self._sent < len(self._parcel):
+            piece = self._parcel[self._sent : self._sent + self._owner.chunk_bytes]
+            self._sent += len(piece)
+            self._post(piece)
+        else:
+            self.done = True
+        return True
+
+    def _post(self, message: np.ndarray) -> None:
+        owner = self._owner
+        self._request = owner._data.Isend([message, owner._mpi.BYTE], self.peer, _DATA_TAG)
+        self._exchange.counts.messages_sent += 1
+        self._exchange.counts.bytes_sent += len(message)
+
+
+class _Incoming:
+    """The parcel of a peer, one message after the other."""
+
+    def __init__(self, exchange: _Exchange, owner: MPICommunicator, peer: int) -> None:
+        self.peer = peer
+        self.done = False
+        self.parcel = np.empty(0, np.uint8)
+        self._exchange = exchange
+        self._owner = owner
+        self._request: Any = None
+        self._message = self.parcel
+        # Bytes of a piece; 0 until the header has come.
+        self._piece = 0
+        self._received = 0
 
     def poll(self) -> bool:
         """Takes a message that has come; returns whether there was something to do."""
-        moved = False
         if self._request is None:
-            message = self._comm.Improbe(self.peer, _DATA_TAG, self._status)
-            if message is None:
-                return False
-            self._begin(message, self._status.Get_count(self._mpi.BYTE))
-            moved = True
-        if self._request.Test():
-            self._request = None
-            self._end()
-            moved = True
-        return moved
+            return self._begin() and (self.poll() or True)
+        if not self._request.Test():
+            return False
+        if self._piece:
+            self._received += len(self._message)
+        else:
+            self._end_header()
+        self.done = self._received == len(self.parcel)
+        if not self.done:
+            self._post(self.parcel[self._received : self._received + self._piece])
+        return True
 
-    def _begin(self, message: Any, size: int) -> None:
-        if self._chunk == 0:
-            self._buffer = np.empty(size, np.uint8)
-        self._target = self._buffer[self._filled : self._filled + size]
-        if size < HEADER.size or len(self._target) < size:
-            raise self._owner._failed(
-                RankError(
-                    f"a message of rank {self.peer} at {self._exchange.name} has {size} bytes; "
-                    f"expected are {HEADER.size} to {len(self._buffer) - self._filled}"
-                )
-            )
-        self._covered = self._target[: HEADER.size].copy()
-        self._request = message.Irecv([self._target, self._mpi.BYTE])
+    def _begin(self) -> bool:
+        """Looks for the first message, whose size is not known before."""
+        owner = self._owner
+        found = owner._data.Improbe(self.peer, _DATA_TAG, owner._status)
+        if found is None:
+            return False
+        size = owner._status.Get_count(owner._mpi.BYTE)
+        self._message = np.empty(max(size, HEADER.size), np.uint8)
+        self._request = found.Irecv([self._message, size, owner._mpi.BYTE])
         self._exchange.counts.bytes_received += size
+        return True
 
-    def _end(self) -> None:
-        total = self._exchange.check(self.peer, self._target[: HEADER.size], self._chunk)
-        self._filled += len(self._target) - HEADER.size
-        if self._chunk:
-            self._target[: HEADER.size] = self._covered
-        elif self._filled < total:
-            self._buffer = np.empty(HEADER.size + total, np.uint8)
-        self._chunk += 1
-        self.done = self._filled == total
+    def _end_header(self) -> None:
+        self._piece, total = self._exchange.read_header(self.peer, self._message[: HEADER.size])
+        if self._piece:
+            self.parcel = np.empty(total, np.uint8)
+        else:
+            self.parcel = self._message[HEADER.size :]
+            self._received = total
+
+    def _post(self, room: np.ndarray) -> None:
+        owner = self._owner
+        self._message = room
+        self._request = owner._data.Irecv([room, owner._mpi.BYTE], self.peer, _DATA_TAG)
+        self._exchange.counts.bytes_received += len(room)
 
 
 def _load_mpi() -> Any:
@@ -664,23 +676,27 @@ def _as_json(value: Any) -> str:
 
 def _disagreement(what: str, values: list) -> str:
     """Which ranks have which value."""
-    if all(isinstance(value, dict) for value in values):
-        keys = dict.fromkeys(key for value in values for key in value)
-        # Only what differs; a list of one stands for a value, none for a key that is missing.
-        parts = {
-            f"{key}: ": [[value[key]] if key in value else [] for value in values] for key in keys
-        }
-    else:
-        parts = {"": [[value] for value in values]}
-    lines = []
-    for name, cases in parts.items():
+    parts = [_leaves(value) for value in values]
+    differences = []
+    for name in dict.fromkeys(name for part in parts for name in part):
         ranks: dict[str, list[int]] = {}
-        for rank, case in enumerate(cases):
-            ranks.setdefault(_as_json(case[0]) if case else "nothing", []).append(rank)
+        for rank, part in enumerate(parts):
+            ranks.setdefault(part.get(name, "nothing"), []).append(rank)
         if len(ranks) > 1:
-            differing = [f"{_shortened(text)} on {_ranks(who)}" for text, who in ranks.items()]
-            lines.append(name + ", ".join(differing))
-    return f"{what} must be the same on all ranks; received {_shortened('; '.join(lines), 2000)}"
+            cases = [f"{_shortened(text)} ({_ranks(who)})" for text, who in ranks.items()]
+            differences.append(name + ", ".join(cases))
+    received = _shortened("; ".join(differences), 10 * _SHOWN_CHARACTERS)
+    return f"{what} must be the same on all ranks; received {received}"
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, str]:
+    """The values in nested dicts, as JSON, by `outer.inner: `."""
+    if not (isinstance(value, dict) and value):
+        return {path and f"{path}: ": _as_json(value)}
+    leaves: dict[str, str] = {}
+    for key, inner in value.items():
+        leaves |= _leaves(inner, f"{path}.{key}" if path else key)
+    return leaves
 
 
 def _ranks(ranks: Sequence[int]) -> str:
