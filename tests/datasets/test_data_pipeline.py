@@ -99,6 +99,13 @@ def test_passes_differ_and_depend_on_the_seed_alone():
     assert all(ours != theirs for ours, theirs in zip(passes(4), passes(3), strict=True))
 
 
+def test_a_later_first_pass_goes_on_where_earlier_passes_ended():
+    whole = batches(numbered(50), 8, shuffle=True, seed=3)
+    passes = [visited(whole) for _ in range(4)]
+    resumed = batches(numbered(50), 8, shuffle=True, seed=3, first_pass=2)
+    assert [visited(resumed) for _ in range(2)] == passes[2:]
+
+
 def test_the_order_does_not_depend_on_the_batch_size():
     orders = [visited(batches(numbered(50), size, shuffle=True, seed=1)) for size in (1, 7, 64)]
     assert orders[0] == orders[1] == orders[2]
@@ -127,6 +134,7 @@ def test_repeat_goes_on_to_the_next_pass():
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"batch_size": -3}, "batch_size is -3"),
         ({"batch_size": 1, "seed": -1}, "seed is -1"),
+        ({"batch_size": 1, "first_pass": -1}, "first_pass is -1"),
         ({"batch_size": 1, "prefetch": -1}, "prefetch is -1"),
     ],
 )

@@ -23,6 +23,7 @@ def batches(
     *,
     shuffle: bool = False,
     seed: int = 0,
+    first_pass: int = 0,
     drop_remainder: bool = False,
     prefetch: int = 2,
 ) -> tf.data.Dataset:
@@ -40,6 +41,8 @@ def batches(
         batch_size: Samples a batch. It may exceed the number of samples.
         shuffle: Whether to visit the samples in a new random order at each pass.
         seed: Decides the orders; a non-negative integer.
+        first_pass: Number of the first pass, as if so many had gone before: the epochs done of a
+            training that is resumed.
         drop_remainder: Whether to leave out a last batch of fewer samples.
         prefetch: How many batches to prepare ahead, in a thread of TensorFlow.
 
@@ -51,7 +54,7 @@ def batches(
         - labels: `tf.RaggedTensor` `(batch, None)` `int64`, the sorted ids of the true labels.
 
     Raises:
-        ValueError: `batch_size` is below 1, or `seed` or `prefetch` is negative.
+        ValueError: `batch_size` is below 1, or `seed`, `first_pass` or `prefetch` is negative.
 
     Example:
     >>> from scipy import sparse
@@ -66,12 +69,13 @@ def batches(
     """
     _require_at_least("batch_size", batch_size, 1)
     _require_at_least("seed", seed, 0)
+    _require_at_least("first_pass", first_pass, 0)
     _require_at_least("prefetch", prefetch, 0)
     import tensorflow as tf
 
     n = dataset.num_samples
     num_batches = n // batch_size if drop_remainder else -(-n // batch_size)
-    passes = tf.Variable(0, dtype=tf.int64, trainable=False)
+    passes = tf.Variable(first_pass, dtype=tf.int64, trainable=False)
     gather_features, gather_labels = _RowGatherer(dataset.features), _RowGatherer(dataset.labels)
 
     def assemble(rows: tf.Tensor) -> tuple[tf.SparseTensor, tf.RaggedTensor]:

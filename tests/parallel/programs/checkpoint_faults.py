@@ -1,0 +1,43 @@
+"""Saves a checkpoint on several ranks, and then a fault befalls the next one on rank 1.
+
+Arguments: the folder, and `disk`, `kill` or `truncated`.
+"""
+
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from unittest import mock
+
+from tests.parallel.checkpoint_cases import build
+from tf_dslide.parallel import MPIModelParallel, checkpoints
+
+folder, fault = Path(sys.argv[1]), sys.argv[2]
+strategy = MPIModelParallel(verbose=False)
+model = build(strategy, units=2000)
+checkpoints.save_checkpoint(folder / "epoch-0001", model, strategy, {"epoch": 1})
+if strategy.rank == 0:
+    print("ready", flush=True)
+strategy.communicator.barrier()
+if fault == "disk" and strategy.rank == 1:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
+if fault == "truncated":
+    path = folder / "epoch-0001" / "rank-00001-of-00002.safetensors"
+    if strategy.rank == 1:
+        os.truncate(path, 1000)
+    strategy.communicator.barrier()
+    checkpoints.load_checkpoint(folder / "epoch-0001", model, strategy)
+
+
+def die_half_way(file):
+    if strategy.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+with mock.patch.object(
+    checkpoints, "_flush_to_disk", die_half_way if fault == "kill" else checkpoints._flush_to_disk
+):
+    checkpoints.save_checkpoint(folder / "epoch-0002", model, strategy, {"epoch": 2})
+print("not reached")
