@@ -184,7 +184,7 @@ class Communicator(ABC):
         """Ends all ranks at once, without waiting for them."""
 
     def _gather(self, kind: str, value: Any) -> list:
-        text = _as_json(value).encode()
+        text = json.dumps(value, default=_plain).encode()
         parcels = self.exchange(kind, [text] * self.size)
         return [json.loads(parcel.tobytes()) for parcel in parcels]
 
