@@ -34,7 +34,7 @@ import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,8 @@ _LOOK_SECONDS = 10e-3
 _STRAGGLER_SECONDS = 2.0
 # How long a program that ends waits for another thread's exchange.
 _LAST_EXCHANGE_SECONDS = 2.0
+# A launcher that is told to abort may drop what it has not yet passed on.
+_DRAIN_SECONDS = 0.3
 _SHOWN_CHARACTERS = 200
 
 
@@ -181,7 +183,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def abort(self, code: int = 1) -> None:
-        """Ends all ranks at once, without waiting for them."""
+        """Ends all ranks, without waiting for them."""
 
     def _gather(self, kind: str, value: Any) -> list:
         text = json.dumps(value, default=_plain).encode()
@@ -419,7 +421,6 @@ class MPICommunicator(Communicator):
         except RankError as error:
             # MPI_Finalize would wait for messages that never come.
             sys.stderr.write(f"rank {self.rank} of {self.size} failed: {error}\n")
-            sys.stderr.flush()
             self.abort()
 
     def _leave(self, reason: str) -> None:
@@ -437,7 +438,11 @@ class MPICommunicator(Communicator):
             pause = min(1.3 * pause, _LOOK_SECONDS)
 
     def abort(self, code: int = 1) -> None:
-        """Ends all ranks at once."""
+        """Ends all ranks, once what this one has printed is on its way."""
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        time.sleep(_DRAIN_SECONDS)
         self._comm.Abort(code)
 
 
