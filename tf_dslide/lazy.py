@@ -51,7 +51,8 @@ class Weights:
         if self.selector is None:
             raise RuntimeError("there is nothing to sample: every neuron is active")
         selection = self.selector.select(x, labels, self.kernel, self.bias, self.step)
-        view = ops.transpose(selection.active, self.units)
+        # A part of a layer may have no neurons.
+        view = ops.transpose(selection.active, max(1, self.units))
         return ops.active_logits(x, view, self.kernel, self.bias), selection
 
     def exact_top_k(self, x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -217,8 +217,10 @@ class LshSampler(Sampler):
         random = min(active - head, round(self.random * active))
         return Counts(active - head - random, head, random)
 
-    def selector(self, units: int, dim: int, part: Part | None = None) -> "TableSelector":
+    def selector(self, units: int, dim: int, part: Part | None = None) -> Selector:
         """Hash tables for one layer or a part of it, empty until they are first needed."""
+        if part is not None and part.size == 0:
+            return _NothingSelector()
         sampler = self if part is None else self._share(units, part)
         return sampler._make_selector(units if part is None else part.size, dim)
 
@@ -244,6 +246,16 @@ class LshSampler(Sampler):
             "rebuild_decay": self.rebuild_decay,
             "seed": self.seed,
         }
+
+
+class _NothingSelector(Selector):
+    """For the part of a layer that has no neurons."""
+
+    def select(
+        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
+    ) -> Selection:
+        """Nothing."""
+        return Selection(ActiveSet(no_labels(x), ops.no_neurons()))
 
 
 class TableSelector(Selector):

@@ -41,8 +41,9 @@ class AdamOp : public OpKernel {
     const TensorShape& shape = variables.shape(0);
     for (int i : {0, 1, 2}) huge_pages_.Use(i, variables.data(i), shape.num_elements());
     const int64_t rows = shape.dims() == 0 ? 1 : shape.dim_size(0);
-    const AdamState state = {variables.data(0), variables.data(1), variables.data(2),
-                             rows == 0 ? 0 : shape.num_elements() / rows};
+    int64_t d = 1;
+    for (int axis = 1; axis < shape.dims(); ++axis) d *= shape.dim_size(axis);
+    const AdamState state = {variables.data(0), variables.data(1), variables.data(2), d};
     OP_REQUIRES_OK(ctx, Update(ctx, state, rows, Step(ctx)));
   }
 

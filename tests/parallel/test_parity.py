@@ -9,8 +9,8 @@ CASES = {
     1: ["all neurons", "lsh"],
     2: [],
     3: ["all neurons", "layers between", "corrected"],
-    4: ["all neurons", "few units", "lsh", "shared lsh"],
-    7: ["all neurons", "few units"],
+    4: ["few units", "few units, lsh", "few units, uniform", "lsh", "shared lsh"],
+    7: ["all neurons"],
 }
 
 

@@ -210,6 +210,15 @@ CASES = {
         "sampler": lambda: LshSampler(SimHash(3, tables=4), 30, random=0, head=0, rebuild_every=3),
         **TABLES,
     },
+    "few units, lsh": {
+        "sampler": lambda: LshSampler(SimHash(2, tables=3), 3, rebuild_every=3),
+        "units": 3,
+    },
+    "few units, shared lsh": {
+        "sampler": lambda: SharedLshSampler(SimHash(2, tables=3), 3, rebuild_every=3),
+        "units": 3,
+    },
+    "few units, uniform": {"sampler": lambda: UniformSampler(2, correction=True), "units": 3},
     "shared lsh": {
         "sampler": lambda: SharedLshSampler(SimHash(3, tables=4), 30, rebuild_every=3),
         **TABLES,
