@@ -64,19 +64,21 @@ class TrainingProgress(keras.callbacks.Callback):
     Args:
         bar: The display.
         pace: Measures each epoch's steps.
+        done: Epochs done before, of a training that is resumed.
 
     Raises:
         CommandError: In training, when the loss is no longer finite.
     """
 
-    def __init__(self, bar: Progress, pace: Pace) -> None:
+    def __init__(self, bar: Progress, pace: Pace, done: int = 0) -> None:
         super().__init__()
-        self._bar, self._pace = bar, pace
+        self._bar, self._pace, self._done = bar, pace, done
         self._task = bar.add_task("training", total=None, note="")
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Sets the bar's length."""
-        self._bar.update(self._task, total=self.params["epochs"] * self.params["steps"])
+        epochs, steps = self.params["epochs"], self.params["steps"]
+        self._bar.update(self._task, total=epochs * steps, completed=self._done * steps)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Names the epoch."""

@@ -29,6 +29,20 @@ def require_writable(path: Path) -> None:
         raise CommandError(f"{path} cannot be written: {folder}: {error.strerror}") from error
 
 
+def require_folder(folder: Path) -> None:
+    """Makes a folder, with its parents, and checks that files can be written there.
+
+    Raises:
+        CommandError: They cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CommandError(f"{folder} cannot be written to: {error.strerror}") from error
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a path to write to, which takes the name `path` when the block ends without error.

@@ -70,6 +70,8 @@ class TrainSettings:
         threads: Threads to work with; `None` for all cores.
         out: Where to save the model.
         log: Where to append a line for each epoch.
+        checkpoint: A folder to save a checkpoint in after each epoch.
+        resume: Whether to go on from the last one there, if there is one.
     """
 
     data: Source
@@ -82,3 +84,5 @@ class TrainSettings:
     threads: int | None
     out: Path
     log: Path | None
+    checkpoint: Path | None = None
+    resume: bool = False

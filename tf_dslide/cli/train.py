@@ -1,5 +1,6 @@
 """`dslide train`."""
 
+import importlib.util
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tf_dslide.cli import options, outputs, settings
-from tf_dslide.cli.errors import reporting
+from tf_dslide.cli.errors import CommandError, reporting
 from tf_dslide.cli.inputs import Source, require_file
 
 _NETWORK, _NEURONS, _TRAINING, _OUTPUT = "Network", "Active neurons", "Training", "Output"
@@ -118,6 +119,22 @@ Log = Annotated[
     Path | None,
     _option(panel=_OUTPUT, metavar="FILE", help="Append a JSON line for each epoch to this file."),
 ]
+Checkpoint = Annotated[
+    Path | None,
+    _option(
+        panel=_OUTPUT,
+        metavar="DIR",
+        help="Save a checkpoint in this folder after each epoch; the last two are kept.",
+    ),
+]
+Resume = Annotated[
+    bool,
+    _option(
+        "--resume",
+        panel=_OUTPUT,
+        help="Go on exactly from the last checkpoint in --checkpoint; begin if there is none.",
+    ),
+]
 
 
 @reporting
@@ -148,12 +165,17 @@ def train(
     threads: options.Threads = None,
     out: Out = Path("model.keras"),
     log: Log = None,
+    checkpoint: Checkpoint = None,
+    resume: Resume = False,
     debug: options.Debug = False,
 ) -> None:
     """Train a classifier on sparse data and save it.
 
     Prints the loss, and P@k, nDCG@k and PSP@k on held-out data, after each epoch. These figures
     rank all labels, exactly. Ctrl-C ends the training and saves the model so far.
+
+    A training with --checkpoint that was killed goes on when the same command is given again with
+    --resume, as if nothing had happened.
     """
     _require(0 <= dropout < 1, "--dropout", dropout, "a share from 0 to below 1")
     _require(0 < learning_rate < math.inf, "--learning-rate", learning_rate, "a positive number")
@@ -180,6 +202,8 @@ def train(
         threads=threads,
         out=out,
         log=log,
+        checkpoint=checkpoint,
+        resume=resume,
     )
     _check_files(checked)
     _run(checked)
@@ -231,6 +255,8 @@ def _validation_share(share: float | None, test: str | None, test_labels: Path |
 
 def _check_files(checked: settings.TrainSettings) -> None:
     """Finds out before the work whether its result can be kept."""
+    if checked.resume and checked.checkpoint is None:
+        raise typer.BadParameter("it needs --checkpoint DIR", param_hint=["--resume"])
     if checked.out.suffix != ".keras":
         raise typer.BadParameter(f"{checked.out} does not end in .keras", param_hint=["--out"])
     outputs.require_writable(checked.out)
@@ -239,3 +265,20 @@ def _check_files(checked: settings.TrainSettings) -> None:
     if checked.label_names is not None:
         require_file(checked.label_names)
     outputs.require_no_stale_names(checked.out, checked.label_names)
+    if checked.checkpoint is not None:
+        _check_checkpoints(checked.checkpoint, checked.resume)
+
+
+def _check_checkpoints(folder: Path, resume: bool) -> None:
+    if importlib.util.find_spec("safetensors") is None:
+        raise CommandError(
+            "--checkpoint needs the package safetensors: pip install 'tf-dslide[mpi]'"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise CommandError(f"{folder} is not a folder")
+    if not resume and any(folder.glob("epoch-*")):
+        raise CommandError(
+            f"{folder} holds checkpoints of an earlier training: add --resume to go on with it, or "
+            "give another folder"
+        )
+    outputs.require_folder(folder)

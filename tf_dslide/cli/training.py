@@ -2,6 +2,7 @@
 
 import json
 import time
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tf_dslide.cli.network import build_network, count_steps
 from tf_dslide.cli.scoring import TITLES, make_scorer, ranking_metrics
 from tf_dslide.cli.settings import TrainSettings
 from tf_dslide.data import Dataset, batches
+from tf_dslide.parallel.checkpoints import Checkpoint, Manifest, latest, load_checkpoint
 
 _NDCG_PLACES = (5,)
 
@@ -51,31 +53,41 @@ class Training:
         train, test, names = _read(self._settings)
         steps = count_steps(len(train), self._settings.batch_size, self._settings.epochs)
         model = build_network(self._settings.network, train.num_features, train.label_counts, steps)
-        self._announce(train, test, model)
+        checkpoints = None
+        if self._settings.checkpoint is not None:
+            checkpoints = Checkpoints(self._settings, train)
+        done = checkpoints.resume(model) if checkpoints else 0
+        self._announce(train, test, model, done)
         propensity = {"label_counts": train.label_counts, "num_samples": len(train)}
         metrics = ranking_metrics(propensity, _NDCG_PLACES)
-        interrupted = self._fit(model, train, test, metrics)
-        done = int(model.optimizer.iterations.numpy())
-        if not done:
+        interrupted = self._fit(model, train, test, metrics, checkpoints)
+        taken = int(model.optimizer.iterations.numpy())
+        if not taken:
             self._console.print("Interrupted before the first step: no model was saved")
             raise typer.Exit(INTERRUPTED)
         _save(model, metrics, self._settings.out, names)
-        self._log.add("saved", model=str(self._settings.out), steps=done)
+        self._log.add("saved", model=str(self._settings.out), steps=taken)
         if interrupted:
             self._console.print(
-                f"Interrupted after {done:,} of {steps:,} steps: the model so far is saved in "
+                f"Interrupted after {taken:,} of {steps:,} steps: the model so far is saved in "
                 f"{self._settings.out}"
             )
             raise typer.Exit(INTERRUPTED)
         self._console.print(f"Saved the model in {self._settings.out}")
 
-    def _announce(self, train: Dataset, test: Dataset | None, model: keras.Model) -> None:
+    def _announce(
+        self, train: Dataset, test: Dataset | None, model: keras.Model, done: int
+    ) -> None:
         settings = self._settings
         scored = f", scored on {len(test):,}" if test is not None else ""
         self._console.print(
             f"{len(train):,} samples{scored}; {train.num_features:,} features, "
             f"{train.num_labels:,} labels; {model.count_params():,} weights"
         )
+        if done:
+            self._console.print(
+                f"Resumed from {settings.checkpoint}: {done} of {settings.epochs} epochs are done"
+            )
         titles = [TITLES[name] for name in _scored_names()] if test is not None else []
         columns = ["epoch", "loss", *titles, "seconds", "samples/s"]
         self._console.print(_row(columns))
@@ -91,6 +103,7 @@ class Training:
             epochs=settings.epochs,
             batch_size=settings.batch_size,
             threads=settings.threads,
+            epochs_done=done,
             **asdict(settings.network),
         )
 
@@ -100,21 +113,32 @@ class Training:
         train: Dataset,
         test: Dataset | None,
         metrics: list[keras.metrics.Metric],
+        checkpoints: "Checkpoints | None",
     ) -> bool:
         """Trains; returns whether Ctrl-C ended it."""
         settings = self._settings
         pace = Pace(len(train), settings.batch_size)
-        data = batches(train, settings.batch_size, shuffle=True, seed=settings.network.seed)
+        done = checkpoints.epochs_done if checkpoints else 0
+        data = batches(
+            train, settings.batch_size, shuffle=True, seed=settings.network.seed, first_pass=done
+        )
         with console.progress(self._console) as bar:
             reports = EpochReports(
                 _scorer(model, test, metrics, settings.batch_size, bar),
                 lambda *figures: self._report(pace, *figures),
             )
-            callbacks = [TrainingProgress(bar, pace), reports]
+            callbacks = [TrainingProgress(bar, pace, done), reports]
+            if checkpoints:
+                callbacks.append(checkpoints.callback)
             try:
                 # The data shuffle themselves; Keras warns if told to as well.
                 model.fit(
-                    data, epochs=settings.epochs, callbacks=callbacks, shuffle=False, verbose=0
+                    data,
+                    initial_epoch=done,
+                    epochs=settings.epochs,
+                    callbacks=callbacks,
+                    shuffle=False,
+                    verbose=0,
                 )
             except KeyboardInterrupt:
                 return True
@@ -139,6 +163,92 @@ class Training:
             seconds=pace.seconds,
             samples_per_second=rate,
         )
+
+
+class Checkpoints:
+    """Those of one training.
+
+    Args:
+        settings: The training.
+        train: Its data, without what is held out.
+
+    Attributes:
+        callback: Saves one after each epoch.
+        epochs_done: Those of the checkpoint that the training goes on from.
+    """
+
+    def __init__(self, settings: TrainSettings, train: Dataset) -> None:
+        assert settings.checkpoint is not None
+        self._settings, self._folder = settings, settings.checkpoint
+        notes = {"training": _what_decides(settings, train)}
+        self.callback = Checkpoint(self._folder, notes=notes)
+        self.epochs_done = 0
+
+    def resume(self, model: keras.Model) -> int:
+        """Loads the last checkpoint, if that is wanted and there is one.
+
+        Returns:
+            The number of epochs done.
+
+        Raises:
+            CommandError: It is of a training with other settings or data.
+            CheckpointError: It cannot be loaded.
+        """
+        place = latest(self._folder) if self._settings.resume else None
+        if place is not None:
+            self._require_same_training(place)
+            self.epochs_done = int(load_checkpoint(place, model)["epoch"])
+        if self.epochs_done > self._settings.epochs:
+            raise CommandError(
+                f"{place} has {self.epochs_done} epochs, more than --epochs {self._settings.epochs}"
+            )
+        return self.epochs_done
+
+    def _require_same_training(self, place: Path) -> None:
+        found = Manifest.read(place).progress.get("training")
+        if not isinstance(found, dict):
+            raise CommandError(f"{place} is not a checkpoint of `dslide train`")
+        wanted = self.callback.notes["training"]
+        differences = [
+            f"{name} was {found.get(name)!r} and is now {wanted[name]!r}"
+            for name in wanted
+            if found.get(name) != wanted[name]
+        ]
+        if differences:
+            raise CommandError(
+                f"{place} is of another training: {'; '.join(differences)}; resume with the "
+                "options it was begun with, or give another folder"
+            )
+
+
+def _what_decides(settings: TrainSettings, train: Dataset) -> dict[str, Any]:
+    """What must be the same for a training to go on exactly."""
+    network = asdict(settings.network)
+    sampler = network.pop("sampler")
+    return {
+        **{_option(name): value for name, value in network.items()},
+        **{_option(name): value for name, value in sampler.items() if name != "name"},
+        "--sampler": sampler["name"],
+        "--batch-size": settings.batch_size,
+        # With a schedule the end decides the rate of every step.
+        "--epochs": "any" if network["schedule"] == "constant" else settings.epochs,
+        "number of samples": len(train),
+        "number of features": train.num_features,
+        "number of labels": train.num_labels,
+        "checksum of the data": _checksum(train),
+    }
+
+
+def _checksum(data: Dataset) -> int:
+    checksum = 0
+    for matrix in (data.features, data.labels):
+        for array in (matrix.indptr, matrix.indices, matrix.data):
+            checksum = zlib.crc32(np.ascontiguousarray(array).data, checksum)
+    return checksum
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 class RunLog:
