@@ -1054,11 +1054,10 @@ class _Loading:
 
     def _fill(self, saved: _SavedVariable, entry: _Entry) -> None:
         """Loads this rank's part from whatever files have some of it."""
-        shape = _shape_of(entry.variable)
-        if not shape:
-            with self._file(0) as tensors:
-                entry.variable.assign(tensors.get_tensor(saved.key))
+        if saved.axis is None and entry.shard is None:
+            self._fill_whole(0, saved.key, entry.variable)
             return
+        shape = _shape_of(entry.variable)
         axis = (saved.axis if entry.shard is None else entry.shard.axis) or 0
         here = (0, shape[axis]) if entry.shard is None else (entry.shard.begin, entry.shard.end)
         for file, begin, end in saved.parts or [[0, 0, saved.shape[axis]]]:
@@ -1067,6 +1066,17 @@ class _Loading:
                 source = [slice(0, n) for n in shape]
                 source[axis] = slice(first - begin, last - begin)
                 self._copy(file, saved.key, entry.variable, source, axis, begin - here[0])
+
+    def _fill_whole(self, file: int, key: str, variable: tf.Variable) -> None:
+        """Loads a tensor of one file, whose shape the variable may yet have to take."""
+        with self._file(file) as tensors:
+            shape = tensors.get_slice(key).get_shape()
+            if not shape:
+                variable.assign(tensors.get_tensor(key))
+                return
+        if shape != _shape_of(variable):
+            variable.assign(tf.zeros(shape, variable.dtype))
+        self._copy(file, key, variable, [slice(0, length) for length in shape], 0, 0)
 
     def _copy(
         self,
@@ -1110,9 +1120,8 @@ class _Loading:
             or set(saved.variables) != set(variables)
         ):
             return
-        with self._file(rank) as tensors:
-            for key, variable in variables.items():
-                variable.assign(tensors.get_tensor(key))
+        for key, variable in variables.items():
+            self._fill_whole(rank, key, variable)
 
     @contextlib.contextmanager
     def _file(self, index: int) -> Iterator[Any]:
