@@ -153,6 +153,14 @@ class _RowLayer(keras.layers.Layer):
         return cls(**config)
 
 
+def _product(inputs: Any, matrix: Any, bias: Any) -> tf.Tensor:
+    """`inputs @ matrix + bias`; a rank's part of a narrow layer may have no columns."""
+    if matrix.shape[-1] == 0:  # TensorFlow's oneDNN ends the process on such a product
+        return tf.zeros([*tf.unstack(tf.shape(inputs))[:-1], 0], inputs.dtype)
+    outputs = keras.ops.matmul(inputs, matrix)
+    return outputs if bias is None else keras.ops.add(outputs, bias)
+
+
 # Activations that look at each value alone: a rank can apply them to its own columns.
 _OF_EACH_VALUE = (
     keras.activations.linear,
@@ -225,10 +233,10 @@ class SparseDense(_RowLayer):
             outputs = ops.csr_mat_mul(inputs.values, rows, self.kernel)
             width = self.kernel.shape[1]
             outputs = tf.cast(tf.ensure_shape(outputs, (None, width)), self.compute_dtype)
+            if self.bias is not None:
+                outputs = keras.ops.add(outputs, self.bias)
         else:
-            outputs = keras.ops.matmul(inputs, self.kernel)
-        if self.bias is not None:
-            outputs = keras.ops.add(outputs, self.bias)
+            outputs = _product(inputs, self.kernel, self.bias)
         if self._split is None:
             return self.activation(outputs)
         return self._gathered(inputs, outputs)
@@ -361,9 +369,7 @@ class DSlideDense(_RowLayer):
         """The dense logits, carrying what computes with them lazily."""
         if self._split is not None:
             inputs = self._split.enter(inputs)
-        logits = keras.ops.matmul(inputs, keras.ops.transpose(self.kernel))
-        if self.bias is not None:
-            logits = keras.ops.add(logits, self.bias)
+        logits = _product(inputs, keras.ops.transpose(self.kernel), self.bias)
         if self._split is not None:
             logits = self._split.gather_logits(logits)
         outputs = self.activation(logits)

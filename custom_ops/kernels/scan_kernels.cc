@@ -98,7 +98,7 @@ class FullCrossentropyGradientOp : public ScanOp {
     Tensor *x_gradient, *w_gradient, *bias_gradient = nullptr;
     TF_RETURN_IF_ERROR(Allocate(ctx, 0, {scan.rows, scan.d}, &x_gradient));
     TF_RETURN_IF_ERROR(Allocate(ctx, 1, {scan.units, scan.d}, &w_gradient));
-    if (scan.bias) {
+    if (num_outputs() > 2) {  // the bias of a layer without units is a null pointer
       TF_RETURN_IF_ERROR(Allocate(ctx, 2, {scan.units}, &bias_gradient));
     }
     FullCrossentropyGradient(

@@ -6,11 +6,11 @@ from tests.parallel.mpi import PROGRAMS, run_ranks
 
 # All cases on two ranks; on others those in which the number of ranks matters.
 CASES = {
-    1: ["all neurons", "lsh"],
+    1: ["all neurons"],
     2: [],
-    3: ["all neurons", "layers between", "corrected"],
-    4: ["few units", "few units, lsh", "few units, uniform", "lsh", "shared lsh"],
-    7: ["all neurons"],
+    3: ["all neurons", "corrected"],
+    4: ["few units", "few units, lsh", "lsh"],
+    7: ["few units"],
 }
 
 
