@@ -4,12 +4,26 @@ import pytest
 
 from tests.parallel.mpi import PROGRAMS, run_ranks
 
-# All cases on two ranks; on others those in which the number of ranks matters.
+# All kinds on two ranks; on others those in which the number of ranks matters. Without arguments
+# the program runs all cases.
 CASES = {
     1: ["all neurons"],
-    2: [],
+    2: [
+        "all neurons",
+        "divisible",
+        "without bias",
+        "tanh",
+        "softmax inside",
+        "layers between",
+        "dense input",
+        "stock loss",
+        "uniform",
+        "log-uniform",
+        "lsh",
+        "shared lsh",
+    ],
     3: ["all neurons", "corrected"],
-    4: ["few units", "few units, lsh", "lsh"],
+    4: ["few units", "few units, lsh", "lsh, hashed only"],
     7: ["few units"],
 }
 
