@@ -221,17 +221,28 @@ class LshSampler(Sampler):
         """Hash tables for one layer or a part of it, empty until they are first needed."""
         if part is not None and part.size == 0:
             return _NothingSelector()
-        sampler = self if part is None else self._share(units, part)
-        return sampler._make_selector(units if part is None else part.size, dim)
+        hash_family = self._hash_family(units, dim)
+        if part is None:
+            return self._make_selector(units, hash_family)
+        return self._share(units, part)._make_selector(part.size, hash_family)
 
-    def _make_selector(self, units: int, dim: int) -> "TableSelector":
-        return TableSelector(self, units, dim)
+    def _hash_family(self, units: int, dim: int) -> HashFamily:
+        """One of the layer's own: what `build` draws depends on the layer."""
+        result = type(self.hash).from_config(self.hash.get_config())
+        result.build(dim, units)
+        return result
+
+    def _make_selector(self, units: int, hash_family: HashFamily) -> "TableSelector":
+        return TableSelector(self, units, hash_family)
 
     def _share(self, units: int, part: Part) -> "LshSampler":
         active = sum(self.counts_of(units))
         # The parts' shares add up to the whole.
         mine = active * part.end // units - active * part.begin // units
-        changes = {"active": max(1, mine), "seed": self.seed + part.begin}
+        # The whole layer's hash functions in tables with a part of its neurons: its buckets hold a
+        # part of the layer's, and give that part of what they gave.
+        bucket = max(1, round(self.bucket_size * part.size / units))
+        changes = {"active": max(1, mine), "bucket_size": bucket, "seed": self.seed + part.begin}
         return type(self)(**{**self.get_config(), **changes})
 
     def get_config(self) -> dict[str, Any]:
@@ -261,10 +272,8 @@ class _NothingSelector(Selector):
 class TableSelector(Selector):
     """Hash tables of one layer's neurons, and when to rebuild them."""
 
-    def __init__(self, sampler: LshSampler, units: int, dim: int) -> None:
-        # A family of its own: what `build` draws depends on this layer.
-        self._hash = type(sampler.hash).from_config(sampler.hash.get_config())
-        self._hash.build(dim, units)
+    def __init__(self, sampler: LshSampler, units: int, hash_family: HashFamily) -> None:
+        self._hash = hash_family
         self._sampler = sampler
         self._counts = sampler.counts_of(units)
         self._units = units
@@ -413,8 +422,8 @@ class SharedLshSampler(LshSampler):
     >>> layer = DSlideDense(100_000, sampler=SharedLshSampler(active=4096))
     """
 
-    def _make_selector(self, units: int, dim: int) -> TableSelector:
-        return _SharedTableSelector(self, units, dim)
+    def _make_selector(self, units: int, hash_family: HashFamily) -> TableSelector:
+        return _SharedTableSelector(self, units, hash_family)
 
 
 class _SharedTableSelector(TableSelector):
