@@ -46,7 +46,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--active", type=int, default=3000)
-    parser.add_argument("--rounds", type=int, default=6, help="turns at each network")
+    parser.add_argument("--rounds", type=int, default=5, help="turns at each network")
     parser.add_argument("--steps", type=int, default=20, help="steps a turn")
     parser.add_argument("--seed", type=int, default=0)
 

@@ -6,14 +6,19 @@ this machine (`netcluster/`, which needs root) and trains the model of throughpu
 without a strategy. `--local` has the ranks on this machine without an emulated network. `--memory`
 trains a model of 826 million weights on two ranks of this machine and prints their memory.
 
+Emulated hosts share the machine's memory, and one core alone may use nearly all of its bandwidth.
+So there is a second comparison: one host while the other cores train copies of the same, each for
+itself ("a busy host"); what splitting costs is then not mixed with what sharing the memory costs.
+
 Times are medians over the steps of all turns but each turn's first. A rank's waiting at an exchange
 is the network's where it is the last to come, so the least of all ranks' is the network's share and
 the rest is imbalance. Computing is the step without waiting; it has packing and the data pipeline,
 which every rank runs in full, in it.
 
-Hosts beyond the number of cores share cores, and their times mean little: for them look at the
-modelled step. It is the slowest rank's step when it has a core for itself and its peers answer at
-once (`parallel_worker.py --echo`), and for each exchange the delay and the bytes over the rate.
+Hosts beyond the number of cores share cores, and their times mean little: for them, and for others
+with `--model`, there is a modelled step. It is the slowest rank's step when it has the machine for
+itself and its peers answer at once (`parallel_worker.py --echo`), and for each exchange the delay
+and the bytes over the rate.
 """
 
 import argparse
@@ -27,7 +32,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from environment import quiet
 from netcluster.netcluster import (
@@ -112,7 +117,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2], help="1 is always there")
     parser.add_argument("--network", nargs="+", default=["1gbit,0.2ms", "100mbit,0.2ms"])
     parser.add_argument("--local", action="store_true", help="no emulated network")
-    parser.add_argument("--sampler", nargs="+", default=list(SAMPLERS), choices=list(SAMPLERS))
+    parser.add_argument("--sampler", nargs="+", choices=list(SAMPLERS), help="all if not given")
     parser.add_argument("--wire", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--units", type=int, nargs="+", default=[670_091])
     parser.add_argument("--model", action="store_true", help="model the step, 2 hosts' too")
@@ -123,6 +128,8 @@ def arguments() -> argparse.Namespace:
     if args.memory:
         args.local, args.hosts, args.wire = True, [2], ["float32"]
         args.hidden, args.batch_size, args.rounds, args.steps = 1024, 256, 1, 5
+        args.sampler = args.sampler or ["lsh"]
+    args.sampler = args.sampler or list(SAMPLERS)
     args.hosts = sorted({hosts for hosts in args.hosts if hosts > 1})
     if not args.hosts:
         parser.error("--hosts needs a number above 1 to compare with one host")
@@ -133,16 +140,20 @@ def measure(setting: Setting, args: argparse.Namespace) -> dict:
     """Figures of one setting at each network."""
     cores = sorted(os.sched_getaffinity(0))
     links = {LOCAL: Link(0, 0)} if args.local else {text: Link.parse(text) for text in args.network}
+    turns: dict[str, dict[str, Turns]] = {text: {} for text in links}
+    words: dict[str, list[dict]] = {}
     with contextlib.ExitStack() as stack:
         cluster, place = prepare(setting.hosts, args.local, stack)
-        jobs = start_jobs(setting, args, place, cores, stack)
-        turns = {link: {name: Turns() for name in jobs} for link in links}
-        for _, (text, link) in product(range(args.rounds), links.items()):
-            if cluster:
-                cluster.change(link)
-            for name, job in jobs.items():
-                take_turn(job, args.steps, cluster, turns[text][name])
-        words = {name: job.last_words() for name, job in jobs.items()}
+        for plans in plans_of(setting, args, place, cores):
+            with start(plans, setting, cores) as jobs:
+                for text, name in product(links, jobs):
+                    turns[text][name] = Turns()
+                for _, (text, link) in product(range(args.rounds), links.items()):
+                    if cluster:
+                        cluster.change(link)
+                    for name, job in jobs.items():
+                        take_turn(job, args.steps, cluster, turns[text][name])
+                words |= {name: job.last_words() for name, job in jobs.items()}
     return {
         "setting": asdict(setting),
         "arguments": {k: getattr(args, k) for k in ("hidden", "batch_size", "active", "steps")},
@@ -154,7 +165,7 @@ def measure(setting: Setting, args: argparse.Namespace) -> dict:
             for name, said in words.items()
         },
         "load": os.getloadavg(),
-        "environment": next(iter(words.values()))[0]["environment"],
+        "environment": words["split"][0]["environment"],
     }
 
 
@@ -167,26 +178,41 @@ def prepare(hosts: int, local: bool, stack: contextlib.ExitStack) -> tuple[Clust
     return cluster, Place(cluster.mpi_command([]), MPI_OVER_TCP, cluster.names)
 
 
-def start_jobs(
-    setting: Setting,
-    args: argparse.Namespace,
-    place: Place,
-    cores: Sequence[int],
-    stack: contextlib.ExitStack,
-) -> dict[str, Job]:
-    """The split training, and what it is compared with."""
+class Plan(NamedTuple):
+    """How a job is started."""
+
+    options: list[str]
+    processes: int
+    place: Place
+
+
+def plans_of(
+    setting: Setting, args: argparse.Namespace, place: Place, cores: Sequence[int]
+) -> list[dict[str, Plan]]:
+    """The split training and what it is compared with: lists of those that take turns."""
     hosts = setting.hosts
-    plans: dict[str, tuple[list[str], int, Place]] = {
-        "split": (setting.options(args, hosts), hosts, place)
-    }
-    if not args.memory:
-        plans = {"one host": (setting.options(args, 0), 1, Place()), **plans}
-        if args.model or hosts > len(cores):
-            plans["echo"] = ([*setting.options(args, hosts), "--echo"], 1, Place())
-    return {
-        name: stack.enter_context(Job(f"{setting.name}: {name}", options, processes, where, cores))
-        for name, (options, processes, where) in plans.items()
-    }
+    split = {"split": Plan(setting.options(args, hosts), hosts, place)}
+    if args.memory:
+        return [split]
+    alone = setting.options(args, 0)
+    others = {"one host": Plan(alone, 1, Place())}
+    if args.model or hosts > len(cores):
+        others["echo"] = Plan([*setting.options(args, hosts), "--echo"], 1, Place())
+    if hosts > len(cores):
+        return [split, others]  # all at once may need more memory than there is
+    here = Place([beside_python("mpirun"), "-np", str(hosts)])
+    return [{**split, **others, "busy host": Plan(alone, hosts, here)}]
+
+
+@contextlib.contextmanager
+def start(
+    plans: dict[str, Plan], setting: Setting, cores: Sequence[int]
+) -> Iterator[dict[str, Job]]:
+    with contextlib.ExitStack() as stack:
+        yield {
+            name: stack.enter_context(Job(f"{setting.name}: {name}", *plan, cores))
+            for name, plan in plans.items()
+        }
 
 
 def take_turn(job: Job, steps: int, cluster: Cluster | None, turns: Turns) -> None:
@@ -218,17 +244,22 @@ def figures(
         "messages_per_pair": messages_per_pair(split, setting.hosts),
         "loss": split.ranks[-1][0]["loss"],
     }
-    if "one host" in turns:
-        base = turns["one host"].step_seconds()
-        result["one_host"] = {"median_seconds": median(base), "mean_seconds": fmean(base)}
-        result["speedup"] = median(base) / median(seconds)
-        result["mean_speedup"] = fmean(base) / fmean(seconds)
+    for base in {"one host", "busy host"} & turns.keys():
+        taken = [
+            s for rank in range(len(turns[base].ranks[0])) for s in turns[base].step_seconds(rank)
+        ]
+        result[base] = {
+            "median_seconds": median(taken),
+            "mean_seconds": fmean(taken),
+            "speedup": median(taken) / median(seconds),
+            "mean_speedup": fmean(taken) / fmean(seconds),
+        }
     if split.traffic:
         result["interface"] = interface_figures(split, setting.hosts)
     if "echo" in turns:
         result["modelled"] = modelled(turns["echo"], split, setting.hosts, link)
         if "one host" in turns:
-            ratio = result["one_host"]["median_seconds"] / result["modelled"]["seconds"]
+            ratio = result["one host"]["median_seconds"] / result["modelled"]["seconds"]
             result["modelled"]["speedup"] = ratio
     return result
 
@@ -341,15 +372,17 @@ def row_of(result: dict, network: str, found: dict) -> Row:
     row = {
         "sampler": setting["sampler"],
         "units": f"{setting['units']:,}",
+        "hidden": f"{result['arguments']['hidden']:,}",
         "hosts": f"{hosts}" if hosts <= cores else f"{hosts} on {cores} cores",
         "wire": setting["wire"],
         "network": network,
         "step, ms": milliseconds(found["median_seconds"]),
         "samples/s": f"{found['samples_per_second']:,.0f}",
     }
-    if "one_host" in found:
-        row["one host, ms"] = milliseconds(found["one_host"]["median_seconds"])
-        row["x one host"] = f"{found['speedup']:.2f}"
+    for base in ("one host", "busy host"):
+        if base in found:
+            row[f"{base}, ms"] = milliseconds(found[base]["median_seconds"])
+            row[f"x {base}"] = f"{found[base]['speedup']:.2f}"
     ranks = found["ranks"]
     row["computing"] = " ".join(milliseconds(r["seconds_computing"]) for r in ranks)
     row["waiting"] = " ".join(milliseconds(r["seconds_waiting"]) for r in ranks)
@@ -364,7 +397,7 @@ def row_of(result: dict, network: str, found: dict) -> Row:
         row["modelled, ms"] = milliseconds(found["modelled"]["seconds"])
         if "speedup" in found["modelled"]:
             row["modelled x one host"] = f"{found['modelled']['speedup']:.2f}"
-    row["peak MB a rank"] = f"{max(result['memory']['split']['peak_mb']):,.0f}"
+    row["peak MB a rank"] = " ".join(f"{mb:,.0f}" for mb in result["memory"]["split"]["peak_mb"])
     return row
 
 
