@@ -277,15 +277,46 @@ class _SliceOf(keras.initializers.Initializer):
         self._name = name
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        values = tf.convert_to_tensor(self._whole(self._shape, dtype=dtype))
-        some = tf.reshape(values, [-1])[:4096].numpy()
+        # The part's place in memory, taken before the whole's: TensorFlow keeps what it frees, and
+        # with nothing behind the whole's place both moments of the optimizer fit there.
+        place = tf.raw_ops.Empty(shape=shape, dtype=dtype or "float32")
+        values = self._make(dtype)
         self._split.strategy.communicator.agree(
             f"initial values of {self._name} (set the same seed on all ranks, as by "
             "keras.utils.set_random_seed)",
-            zlib.crc32(some.tobytes()),
+            zlib.crc32(tf.reshape(values, [-1])[:4096].numpy().tobytes()),
         )
+        del place
         cut = slice(self._split.begin, self._split.end)
-        return values[cut] if self._axis == 0 else values[:, cut]
+        # A slice of rows is a view, which would keep the whole in memory.
+        return tf.raw_ops.DeepCopy(x=values[cut] if self._axis == 0 else values[:, cut])
+
+    def _make(self, dtype: Any) -> tf.Tensor:
+        """The values of the whole."""
+
+        def values() -> tf.Tensor:
+            return tf.convert_to_tensor(self._whole(self._shape, dtype=dtype))
+
+        if not isinstance(self._whole, _RANDOM):
+            return values()  # perhaps made in NumPy, and a graph holds no large constants
+        # A graph works in one buffer where eager random ops take two or three; but the optimizer
+        # of graphs would make the values once more, to see whether they are a small constant.
+        options = tf.config.optimizer
+        name = "disable_meta_optimizer"
+        before = options.get_experimental_options().get(name, False)
+        options.set_experimental_options({name: True})
+        try:
+            return tf.function(values, jit_compile=False)()
+        finally:
+            options.set_experimental_options({name: before})
+
+
+_RANDOM = (
+    keras.initializers.RandomUniform,
+    keras.initializers.RandomNormal,
+    keras.initializers.TruncatedNormal,
+    keras.initializers.VarianceScaling,
+)
 
 
 class SplitLogits(lazy.LazyLogits):
