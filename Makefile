@@ -21,7 +21,7 @@ $(VENV)/.packages: pyproject.toml setup.py constraints.txt
 	touch $@
 
 $(STAMP): $(VENV)/.packages $(NATIVE)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev,demo,mpi]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev,demo,mpi,baselines]'
 	touch $@
 
 demo: setup
