@@ -69,22 +69,23 @@ class AdamRates(NamedTuple):
 
     beta_1_power: tf.Tensor
     beta_2_power: tf.Tensor
-    learning_rate: float
+    learning_rate: tf.Tensor | float
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
 
 
 class AdamSchedule:
-    """Counts the steps."""
+    """Counts the steps. A rate that changes is a function of the number of steps done."""
 
-    def __init__(self, learning_rate: float) -> None:
+    def __init__(self, learning_rate: float | Callable[[tf.Tensor], tf.Tensor]) -> None:
         self._learning_rate = learning_rate
         self._step = tf.Variable(0.0, trainable=False)
 
     def next(self) -> AdamRates:
         step = self._step.assign_add(1.0)
-        return AdamRates(0.9**step, 0.999**step, self._learning_rate)
+        rate = self._learning_rate
+        return AdamRates(0.9**step, 0.999**step, rate(step - 1.0) if callable(rate) else rate)
 
 
 class Table:
@@ -116,6 +117,14 @@ class Table:
         apply_adam(self._scratch, gradient, rates)
         for variable, scratch in zip((self.weight, *moments), self._scratch, strict=True):
             variable.scatter_update(tf.IndexedSlices(scratch.read_value(), ids))
+
+
+class Rows(NamedTuple):
+    """Some rows of a table: their numbers, all distinct, their weights now, and the gradient."""
+
+    ids: tf.Tensor
+    weight: tf.Tensor
+    gradient: tf.Tensor
 
 
 def apply_adam(variables: list[tf.Variable], gradient: tf.Tensor, rates: AdamRates) -> None:
@@ -287,16 +296,18 @@ def _mean_loss(
 class RowAdamPeer:
     """Shared uniform negatives and a row-sparse Adam for both layers: the bar.
 
-    `softmax` is one of the two functions above. `draw_negatives` is there for tests.
+    `softmax` is one of the two functions above. `draw_negatives` is there for tests, and for
+    processes that must draw alike. The bias starts from `prior`, `(units,)`, if it is given.
     """
 
     def __init__(
         self,
         shape: Shape,
         softmax: Callable[..., Gradients] = softmax_of_own_labels,
-        learning_rate: float = 1e-3,
+        learning_rate: float | Callable[[tf.Tensor], tf.Tensor] = 1e-3,
         seed: int = 0,
         draw_negatives: Callable[[int, int], tf.Tensor] = draw,
+        prior: tf.Tensor | None = None,
     ) -> None:
         self._shape = shape
         self._softmax = softmax
@@ -305,7 +316,7 @@ class RowAdamPeer:
         self.input_kernel = Table(glorot(shape.features, shape.hidden, seed))
         self.input_bias = [tf.Variable(tf.zeros([shape.hidden])) for _ in range(3)]
         self.kernel = Table(glorot(shape.units, shape.hidden, seed))
-        self.bias = Table(tf.zeros([shape.units]))
+        self.bias = Table(tf.zeros([shape.units]) if prior is None else prior)
 
     def step(self, features: tf.SparseTensor, labels: tf.RaggedTensor) -> tf.Tensor:
         seen = distinct_columns(features)
@@ -317,12 +328,25 @@ class RowAdamPeer:
         by_sum = tf.where(hidden > 0, found.hidden, 0.0)
 
         rates = self._schedule.next()
-        self.kernel.train(chosen.ids, kernel, found.kernel, rates)
-        self.bias.train(chosen.ids, bias, found.bias, rates)
+        self._train(self.kernel, Rows(chosen.ids, kernel, found.kernel), rates)
+        self._train(self.bias, Rows(chosen.ids, bias, found.bias), rates)
         by_rows = transposed_times(seen.matrix, by_sum)
-        self.input_kernel.train(seen.columns, input_rows, by_rows, rates)
-        apply_adam(self.input_bias, tf.reduce_sum(by_sum, axis=0), rates)
+        self._train(self.input_kernel, Rows(seen.columns, input_rows, by_rows), rates)
+        apply_adam(self.input_bias, self._whole(tf.reduce_sum(by_sum, axis=0)), rates)
         return found.loss
+
+    def _train(self, table: Table, rows: Rows, rates: AdamRates) -> None:
+        table.train(*rows, rates)
+
+    def _whole(self, gradient: tf.Tensor) -> tf.Tensor:
+        """The gradient of all processes together; there is but one here."""
+        return gradient
+
+    def hidden(self, features: tf.SparseTensor) -> tf.Tensor:
+        """The hidden vectors, `(batch, hidden)`."""
+        seen = distinct_columns(features)
+        sums = times(seen.matrix, self.input_kernel.rows(seen.columns))
+        return tf.nn.relu(tf.nn.bias_add(sums, self.input_bias[0]))
 
 
 # TensorFlow's own sampled softmax.

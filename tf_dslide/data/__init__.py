@@ -10,6 +10,7 @@ from tf_dslide.data.cache import cached
 from tf_dslide.data.dataset import Dataset
 from tf_dslide.data.pipeline import batches, to_ragged, to_sparse_tensor
 from tf_dslide.data.places import ATTRIBUTION, PlacesTask, load_places
+from tf_dslide.data.skip_gram import read_skip_gram
 from tf_dslide.data.store import StoreError, load_dataset, save_dataset
 from tf_dslide.data.synthetic import (
     PRESETS,
@@ -39,6 +40,7 @@ __all__ = [
     "make_preset",
     "make_synthetic",
     "read_names",
+    "read_skip_gram",
     "read_split",
     "read_xmc",
     "read_xmc_pair",

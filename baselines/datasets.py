@@ -1,0 +1,113 @@
+"""The data of a comparison: presets by name, files by path."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from tf_dslide.data import (
+    PRESETS,
+    Dataset,
+    cached,
+    make_preset,
+    read_skip_gram,
+    read_xmc,
+    save_dataset,
+)
+
+SKIP_GRAM = "skipgram:"
+
+
+class Split(NamedTuple):
+    """Training and test data, their name, and what they are."""
+
+    train: Dataset
+    test: Dataset
+    name: str
+    source: str
+
+
+class Stored(NamedTuple):
+    """Folders that the processes of all runs map into memory."""
+
+    train: str
+    test: str
+
+
+def load(where: str, seed: int, train_rows: int | None, test_rows: int) -> Split:
+    """The data that `--data` names.
+
+    Args:
+        where: A preset (`PRESETS`); a folder with `train.txt` and `test.txt` in the XMC
+            repository's format, perhaps with the suffix `.gz`; or `skipgram:FILE` for the words of
+            a text file and the words around them, every tenth of them for testing.
+        seed: Of the presets, and of the choice of rows.
+        train_rows: How many training rows to take at most; `None` for all.
+        test_rows: How many test rows to take at most: the first ones.
+
+    Raises:
+        ValueError: There is no such preset, folder or file.
+    """
+    if where.startswith(SKIP_GRAM):
+        split = _skip_gram(Path(where.removeprefix(SKIP_GRAM)), test_rows)
+    elif where in PRESETS:
+        tested = min(test_rows, PRESETS[where].num_test)
+        split = Split(
+            make_preset(where, num_samples=train_rows, seed=seed),
+            make_preset(where, split="test", num_samples=tested, seed=seed),
+            where,
+            "synthetic preset",
+        )
+    else:
+        split = _folder(Path(where))
+    train, test = split.train, split.test
+    if train_rows is not None and train_rows < train.num_samples:
+        train = train.take(slice(train_rows))
+    if train.num_samples == 0 or test.num_samples == 0:
+        raise ValueError(
+            f"{where} has {train.num_samples} training and {test.num_samples} test rows; a "
+            "comparison needs some of both"
+        )
+    return split._replace(train=train, test=test.take(slice(test_rows)))
+
+
+def store(split: Split, folder: Path) -> Stored:
+    """Keeps the data where the processes of all runs find it."""
+    stored = Stored(str(folder / "train"), str(folder / "test"))
+    save_dataset(stored.train, split.train)
+    save_dataset(stored.test, split.test)
+    return stored
+
+
+def _folder(folder: Path) -> Split:
+    if not folder.is_dir():
+        raise ValueError(
+            f"no data {str(folder)!r}: neither a preset ({', '.join(PRESETS)}) nor a folder with "
+            f"train.txt.gz and test.txt.gz, nor {SKIP_GRAM}FILE"
+        )
+    train, test = _part(folder, "train"), _part(folder, "test")
+    widths = [(part.num_features, part.num_labels) for part in (train, test)]
+    if widths[0] != widths[1]:
+        raise ValueError(
+            f"{folder}: train and test have {widths[0]} and {widths[1]} features and labels; their "
+            "headers must agree"
+        )
+    return Split(train, test, folder.resolve().name, "files in the XMC repository's format")
+
+
+def _part(folder: Path, name: str) -> Dataset:
+    for path in (folder / f"{name}.txt", folder / f"{name}.txt.gz"):
+        if path.exists():
+            return cached(Path.home() / ".cache/tf_dslide/baselines", read_xmc, path)
+    raise ValueError(f"{folder} has neither {name}.txt nor {name}.txt.gz")
+
+
+def _skip_gram(path: Path, test_rows: int) -> Split:
+    if not path.is_file():
+        raise ValueError(f"{SKIP_GRAM}{path}: there is no such file")
+    data = read_skip_gram(path)
+    tested = min(test_rows, data.num_samples // 10)
+    return Split(
+        data.take(slice(data.num_samples - tested)),
+        data.take(slice(data.num_samples - tested, None)),
+        path.stem,
+        "skip-gram of a text file",
+    )

@@ -1,0 +1,94 @@
+"""D-SLIDE: this project's layers, on one process or split over ranks."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from baselines.ranks import Ranks
+from baselines.training import Exchanged, Session, StepMethod, rate_of
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class DSlide(StepMethod):
+    """A `SparseDense` and a `DSlideDense`, trained as by `fit`.
+
+    Args:
+        session: The run.
+        sampler: `"LshSampler"` or `"SharedLshSampler"`.
+    """
+
+    scores_together = True
+
+    def __init__(self, session: Session, sampler: str) -> None:
+        import keras
+
+        import tf_dslide
+        from tf_dslide.data import batches
+
+        task, train = session.task, session.train
+        self._strategy = strategy_of(session.ranks)
+        keras.utils.set_random_seed(task.seed)
+        self._layers = [
+            tf_dslide.SparseDense(task.hidden, activation="relu", strategy=self._strategy),
+            tf_dslide.DSlideDense(
+                train.num_labels,
+                sampler=getattr(tf_dslide, sampler)(active=task.active, seed=task.seed),
+                bias_initializer=tf_dslide.LabelPrior(train.label_counts),
+                strategy=self._strategy,
+            ),
+        ]
+        model = keras.Sequential([keras.Input((train.num_features,), sparse=True), *self._layers])
+        model.compile(tf_dslide.SparseAdam(schedule(session)), tf_dslide.SlideCrossentropy())
+        stream = batches(
+            train, task.batch_size, shuffle=True, seed=task.seed, drop_remainder=is_enough(session)
+        )
+        self._model, self._stream = model, iter(stream.repeat())
+        model.make_train_function()
+        self._train_on = model.train_function  # what fit calls for each batch
+
+    def step(self) -> float:
+        """One step of `fit`."""
+        self._model.reset_metrics()
+        return float(self._train_on(self._stream)["loss"])
+
+    def best(self, features: "tf.SparseTensor", k: int) -> np.ndarray:
+        """Exact, over all ranks' labels."""
+        sparse, output = self._layers
+        return output.top_k(sparse(features), k)[0].numpy()
+
+    def exchanged(self) -> Exchanged:
+        """As the strategy counts it."""
+        if self._strategy is None:
+            return Exchanged()
+        counts = self._strategy.stats.total.values()
+        return Exchanged(
+            sum(count.bytes_sent for count in counts),
+            sum(count.messages_sent for count in counts),
+            sum(count.seconds_waiting for count in counts),
+        )
+
+
+def strategy_of(ranks: Ranks) -> Any:
+    """What splits the layers, if there is more than one rank."""
+    if ranks.size == 1:
+        return None
+    from tf_dslide.parallel import MPIModelParallel
+
+    return MPIModelParallel(verbose=False)
+
+
+def schedule(session: Session) -> Any:
+    """The learning rate, as Keras takes it."""
+    import keras
+
+    rate = rate_of(session)
+    if rate.total_steps is None:
+        return rate.highest
+    return keras.optimizers.schedules.PolynomialDecay(rate.highest, rate.total_steps, 0.0)
+
+
+def is_enough(session: Session) -> bool:
+    """Whether the data fill a batch, so that smaller ones can be left out."""
+    return session.train.num_samples >= session.task.batch_size

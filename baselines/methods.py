@@ -1,0 +1,93 @@
+"""The methods that are compared."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import NamedTuple
+
+from baselines.training import Method, Session
+
+
+class Kind(NamedTuple):
+    """A method before it runs.
+
+    Attributes:
+        title: Its name for people.
+        make: Module, class and further arguments, imported in the run's processes alone.
+        on_all_ranks: Whether it uses all ranks; otherwise one process, on one host.
+        needs: Packages that may be missing.
+        learning_rate: Its usual one.
+        settings: What else a reader must know, written into the run record.
+    """
+
+    title: str
+    make: tuple[str, ...]
+    on_all_ranks: bool
+    needs: tuple[str, ...] = ()
+    learning_rate: float = 1e-2
+    settings: Mapping[str, str] = MappingProxyType({})
+
+    def missing(self) -> list[str]:
+        """Packages that it needs and that are not installed."""
+        return [package for package in self.needs if find_spec(package) is None]
+
+    def build(self, session: Session) -> Method:
+        """The method at work, in one process of a run."""
+        module, name, *arguments = self.make
+        kind: Callable[..., Method] = getattr(import_module(f"baselines.{module}"), name)
+        return kind(session, *arguments)
+
+
+_SPARSE = {"optimizer": "SparseAdam", "prior": "label counts"}
+_ROWS = {"optimizer": "row-sparse Adam", "prior": "label counts"}
+_DENSE = {"optimizer": "Adam, TensorFlow's fused kernel", "prior": "label counts"}
+_NEGATIVES = {"negatives": "uniform, the batch's labels"}
+
+METHODS = {
+    "dslide-lsh": Kind(
+        "D-SLIDE, active sets a sample",
+        ("dslide", "DSlide", "LshSampler"),
+        True,
+        settings={**_SPARSE, "negatives": "LSH, a sample"},
+    ),
+    "dslide-shared": Kind(
+        "D-SLIDE, one active set a batch",
+        ("dslide", "DSlide", "SharedLshSampler"),
+        True,
+        settings={**_SPARSE, "negatives": "LSH, the batch, and its labels"},
+    ),
+    "horovod-dense": Kind(
+        "Horovod, dense softmax",
+        ("horovod_dense", "HorovodDense"),
+        True,
+        ("horovod",),
+        settings={**_DENSE, "gradients": "allreduce, averaged"},
+    ),
+    "horovod-sampled": Kind(
+        "Horovod, sampled softmax",
+        ("horovod_sampled", "HorovodSampled"),
+        True,
+        ("horovod",),
+        settings={**_ROWS, **_NEGATIVES, "gradients": "allgather of rows"},
+    ),
+    "tf-dense": Kind(
+        "TensorFlow, dense softmax",
+        ("tensorflow_dense", "TensorFlowDense"),
+        False,
+        settings=_DENSE,
+    ),
+    "tf-sampled": Kind(
+        "TensorFlow, sampled softmax",
+        ("tensorflow_sampled", "TensorFlowSampled"),
+        False,
+        settings={**_ROWS, **_NEGATIVES},
+    ),
+    "omikuji": Kind(
+        "Omikuji, 3 label trees",
+        ("omikuji_trees", "Omikuji"),
+        False,
+        ("omikuji",),
+        settings={"trees": "3", "hyperparameters": "Omikuji's defaults"},
+    ),
+}

@@ -1,0 +1,279 @@
+"""The training that all neural methods share: stretches of steps, clocks, evaluation, record."""
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from baselines.plan import Plan
+from baselines.ranks import Ranks, bytes_on_interface
+from baselines.task import Task
+from reports.records import RunWriter
+from tf_dslide.data import Dataset
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_CUTS = (1, 3, 5)
+_ROWS_AT_ONCE = 256
+
+
+class Exchanged(NamedTuple):
+    """What a rank has exchanged with others so far.
+
+    `source` is `counted` or `computed`, as in the run record.
+    """
+
+    bytes_sent: float = 0.0
+    messages: float = 0.0
+    seconds_waiting: float = 0.0
+    source: str = "counted"
+
+
+@dataclass
+class Session:
+    """One process of a run.
+
+    Attributes:
+        task: What to train.
+        ranks: The processes.
+        train: All training data.
+        test: All rows to evaluate.
+        record: Where rank 0 writes; `None` elsewhere.
+    """
+
+    task: Task
+    ranks: Ranks
+    train: Dataset
+    test: Dataset
+    record: RunWriter | None
+
+    def measure(self, **figures: Any) -> None:
+        """Records and shows how far the training is."""
+        if self.record:
+            self.record.measure(**figures)
+            epoch, p1 = figures.get("epoch"), figures.get("p1")
+            said = "" if p1 is None else f"  P@1 {100 * p1:.2f}"
+            where = "" if epoch is None else f"epoch {epoch:.2f}  "
+            print(
+                f"{self.task.method}: {where}step {figures['step']}, "
+                f"{figures['train_seconds']:.1f} s of training{said}",
+                flush=True,
+            )
+
+
+class Method(ABC):
+    """A way of training, in one process of a run."""
+
+    @abstractmethod
+    def train(self, session: Session) -> None:
+        """Trains to the end of the task and records it."""
+
+
+class StepMethod(Method):
+    """A method that trains step by step.
+
+    Attributes:
+        scores_together: Whether all ranks are needed to score a row. Otherwise each scores a part.
+    """
+
+    scores_together = False
+
+    @abstractmethod
+    def step(self) -> float:
+        """Trains on the next batch; the loss."""
+
+    @abstractmethod
+    def best(self, features: "tf.SparseTensor", k: int) -> np.ndarray:
+        """The `k` labels with the highest scores of each row, `(rows, k)`."""
+
+    def exchanged(self) -> Exchanged:
+        """What this process has exchanged so far."""
+        return Exchanged()
+
+    def train(self, session: Session) -> None:
+        """Trains in the stretches of a `Plan`; rank 0's clock decides."""
+        task, ranks = session.task, session.ranks
+        per_epoch = steps_per_epoch(session.train, task)
+        plan = Plan(per_epoch, task.epochs, task.seconds)
+        clock = Clock(task.interface)
+        while stretch := ranks.agreed(plan.next(clock.steps, clock.seconds, clock.rate)):
+            before = self.exchanged()
+            with clock:
+                losses = [clock.timed(self.step) for _ in range(stretch)]
+            clock.add(before, self.exchanged())
+            if ranks.agreed(plan.evaluates(clock.steps, clock.seconds)):
+                started = time.perf_counter()
+                precisions = self.precisions(session)
+                session.measure(
+                    epoch=clock.steps / per_epoch,
+                    step=clock.steps,
+                    samples=clock.steps * task.batch_size,
+                    train_seconds=clock.seconds,
+                    loss=fmean(losses),
+                    evaluation_seconds=time.perf_counter() - started,
+                    **precisions,
+                )
+        record_steps(session, clock, per_epoch)
+
+    def precisions(self, session: Session) -> dict[str, float]:
+        """P@1, P@3 and P@5 of the test rows."""
+        ranks, test = session.ranks, session.test
+        part = test
+        if not self.scores_together:
+            part = test.take(np.arange(ranks.rank, test.num_samples, ranks.size))
+        hits = np.zeros(len(_CUTS))
+        for begin in range(0, part.num_samples, _ROWS_AT_ONCE):
+            hits += self._hits(part.take(slice(begin, begin + _ROWS_AT_ONCE)))
+        if not self.scores_together:
+            hits = np.sum(ranks.gathered(hits), axis=0)
+        return precisions_of(hits, test.num_samples)
+
+    def _hits(self, data: Dataset) -> np.ndarray:
+        from tf_dslide.data import to_sparse_tensor
+
+        best = self.best(to_sparse_tensor(data.features), min(max(_CUTS), data.num_labels))
+        return hits_of(data, best)
+
+
+def hits_of(data: Dataset, best: np.ndarray) -> np.ndarray:
+    """How many of the first 1, 3 and 5 of `best` `(rows, k)` are true labels, over all rows.
+
+    Ids below 0 stand for none.
+    """
+    rows = np.arange(data.num_samples)[:, None]
+    found = np.asarray(data.labels[rows, np.maximum(best, 0)].todense()) * (best >= 0)
+    return np.array([found[:, :k].sum() for k in _CUTS])
+
+
+def precisions_of(hits: np.ndarray, rows: int) -> dict[str, float]:
+    """Fractions of 1, by the record's names."""
+    return {f"p{k}": float(hit / (rows * k)) for k, hit in zip(_CUTS, hits, strict=True)}
+
+
+def steps_per_epoch(train: Dataset, task: Task) -> int:
+    """A last batch that is not full is left out; there is one step at least."""
+    return max(1, train.num_samples // task.batch_size)
+
+
+class Clock:
+    """Time, steps and traffic of a training, without what lies between the stretches."""
+
+    def __init__(self, interface: str | None) -> None:
+        self._interface = interface
+        self.seconds = 0.0
+        self.step_seconds: list[float] = []
+        self.sent_by_interface: int | None = None
+        self.exchanged: list[Exchanged] = []
+
+    @property
+    def steps(self) -> int:
+        """Steps so far."""
+        return len(self.step_seconds)
+
+    @property
+    def usual(self) -> list[float]:
+        """Seconds of each step but the first two, which compile; of all, if there are no more."""
+        return self.step_seconds[2:] or self.step_seconds
+
+    @property
+    def rate(self) -> float | None:
+        """Seconds of a usual step; `None` while there are only those that compile."""
+        return fmean(self.usual) if self.steps > 2 else None
+
+    def timed(self, step: Any) -> float:
+        """Runs and times one step; its result."""
+        begin = time.perf_counter()
+        loss = step()
+        self.step_seconds.append(time.perf_counter() - begin)
+        return loss
+
+    def __enter__(self) -> None:
+        self._sent = bytes_on_interface(self._interface)
+        self._begin = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds += time.perf_counter() - self._begin
+        if self._sent is not None:
+            sent = bytes_on_interface(self._interface)
+            assert sent is not None
+            self.sent_by_interface = (self.sent_by_interface or 0) + sent - self._sent
+
+    def add(self, before: Exchanged, after: Exchanged) -> None:
+        """Notes what a stretch exchanged."""
+        self.exchanged.append(
+            Exchanged(
+                after.bytes_sent - before.bytes_sent,
+                after.messages - before.messages,
+                after.seconds_waiting - before.seconds_waiting,
+                after.source,
+            )
+        )
+
+    def rank_figures(self, rank: int) -> dict[str, Any]:
+        """The part of this process in the event `steps`."""
+        from benchmarks.environment import peak_megabytes
+
+        parts, steps = self.exchanged, self.steps
+        sent: float = sum(part.bytes_sent for part in parts) / steps
+        waiting = sum(part.seconds_waiting for part in parts) / steps
+        source = parts[-1].source
+        if self.sent_by_interface is not None:
+            sent, source = self.sent_by_interface / steps, "interface"
+        return {
+            "rank": rank,
+            "host": os.uname().nodename,
+            "bytes_sent_per_step": sent,
+            "bytes_source": source,
+            "messages_per_step": sum(part.messages for part in parts) / steps,
+            "seconds_computing": max(0.0, self.seconds / steps - waiting),
+            "seconds_waiting": waiting,
+            "peak_mb": peak_megabytes(),
+        }
+
+
+def record_steps(session: Session, clock: Clock, per_epoch: int) -> None:
+    """Writes the event `steps`."""
+    figures: Sequence[dict] = session.ranks.gathered(clock.rank_figures(session.ranks.rank))
+    if session.record is None:
+        return
+    mean = fmean(clock.usual)
+    measured = clock.steps >= per_epoch
+    session.record.steps(
+        steps=clock.steps,
+        median_step_seconds=median(clock.usual),
+        mean_step_seconds=mean,
+        samples_per_second=session.task.batch_size / mean,
+        epoch_seconds=clock.seconds / clock.steps * per_epoch if measured else mean * per_epoch,
+        epoch_measured=measured,
+        ranks=figures,
+    )
+
+
+@dataclass
+class Rate:
+    """A learning rate that falls to 0 over a training of known length, else stays.
+
+    Call it with the number of steps done, as a float tensor or a number.
+    """
+
+    highest: float
+    total_steps: int | None = field(default=None)
+
+    def __call__(self, step: Any) -> Any:
+        """The rate of the next step."""
+        if self.total_steps is None:
+            return self.highest
+        return self.highest * (1.0 - step / self.total_steps)
+
+
+def rate_of(session: Session) -> Rate:
+    """The learning rate of a task."""
+    epochs = session.task.epochs
+    steps = None if epochs is None else epochs * steps_per_epoch(session.train, session.task)
+    return Rate(session.task.learning_rate, steps)
