@@ -31,6 +31,7 @@ from reports.tables import (
 
 # Runs of equal length never end in the same instant; so much longer still counts as equal.
 SAME_TIME = 0.05
+NO_ACCURACY = "no P@1 measured"
 REFERENCES = ("horovod-dense", "horovod-sampled", "tf-dense", "tf-sampled")
 FURTHER = ("tf-rowadam", "omikuji")
 PAIR = ["label", "against", "data", "network", "ranks"]
@@ -137,9 +138,7 @@ def same_time_table(records: Sequence[Record]) -> pd.DataFrame:
     def usable(record: Record) -> bool:
         return last_measure(record) is not None
 
-    return _pairs(
-        records, lambda group: references(group, FURTHER), usable, "no P@1 measured", row, SAME
-    )
+    return _pairs(records, lambda group: references(group, FURTHER), usable, NO_ACCURACY, row, SAME)
 
 
 def targets_table(records: Sequence[Record]) -> pd.DataFrame:
@@ -184,7 +183,7 @@ def _reaching(record: Record, dense: Record, target: Measure) -> dict[str, Any]:
     elif there is None and last is not None and best is not None:
         note = f"not reached: {100 * (best.p1 or 0):.2f} % at best in {last.train_seconds:,.4g} s"
     elif there is None:
-        note = "no P@1 measured"
+        note = NO_ACCURACY
     notes = [note, "" if record.status == "ok" else record.status]
     notes += [f"dense training on {gpu(dense)}"] if gpu(dense) != gpu(record) and gpu(dense) else []
     return {
@@ -267,7 +266,7 @@ def _where(record: Record) -> dict[str, Any]:
 
 def _first_evaluated(record: Record) -> str:
     first = measured(record)
-    return f"first evaluated after {first[0].train_seconds:,.4g} s" if first else "no P@1 measured"
+    return f"first evaluated after {first[0].train_seconds:,.4g} s" if first else NO_ACCURACY
 
 
 def _ratio(one: float, other: float) -> float | None:

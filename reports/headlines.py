@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from reports.formats import number, percent, seconds
+from reports.comparisons import NO_ACCURACY
+from reports.formats import fraction, number, percent, seconds
 
 
 class Headline(NamedTuple):
@@ -38,6 +39,7 @@ def headlines(
         best = rows.loc[rows["saved_percent"].idxmax()]
         found.setdefault(place, []).append(_traffic(best))
     ours = targets[targets["label"].str.startswith("D-SLIDE")] if len(targets) else targets
+    ours = ours[~ours["note"].str.startswith(NO_ACCURACY)] if len(ours) else ours
     for place, rows in _places(ours):
         found.setdefault(place, []).append(_accuracy(rows))
     return found
@@ -66,19 +68,23 @@ def _traffic(best: pd.Series) -> Headline:
 
 def _accuracy(rows: pd.DataFrame) -> Headline:
     first = rows.iloc[0]
-    dense = f"{100 * first['target_p1']:.2f} %, which dense training took "
-    dense += seconds(first["dense_seconds"])
+    target = f"dense training's best P@1, {fraction(first['target_p1'])}"
+    dense = f"dense training took {seconds(first['dense_seconds'])}"
     if pd.notna(first["dense_epoch"]):
-        dense += f" and {number(first['dense_epoch'])} epochs"
+        dense += f" ({_epochs(first['dense_epoch'])})"
     reached = rows.dropna(subset="seconds")
     if not len(reached):
-        return Headline(f"No D-SLIDE run reached a P@1 of {dense} for.", first["source"])
+        return Headline(f"No D-SLIDE run reached {target}; {dense}.", first["source"])
     best = reached.loc[reached["seconds"].idxmin()]
     return Headline(
-        f"{best['label']} reached a P@1 of {dense} for, after {seconds(best['seconds'])}"
-        f"{_but(best['note'])}.",
+        f"{best['label']} reached {target}, after {seconds(best['seconds'])}"
+        f"{_but(best['note'])}; {dense}.",
         best["source"],
     )
+
+
+def _epochs(count: float) -> str:
+    return "1 epoch" if count == 1 else f"{number(count)} epochs"
 
 
 def _but(note: object) -> str:

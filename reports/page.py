@@ -16,7 +16,7 @@ from reports.grouping import DataKey, by_data, by_network, plural
 from reports.headlines import headlines
 from reports.published import PAPER, URL
 from reports.reading import Problem, Record
-from reports.views import Cell, View, view
+from reports.views import View, cell, view
 
 RUNS = ["label", "data", "network", "status", "message", "started", "seconds", "gpu", "file"]
 SPEED = ["label", "network", "status", "gpu", "samples_per_second", "median_step_seconds"]
@@ -24,6 +24,15 @@ SPEED += ["epoch_seconds", "epoch_measured", "bytes_per_rank_and_step", "bytes_s
 SPEED += ["seconds_computing", "seconds_waiting", "peak_mb", "source"]
 ACCURACY = ["label", "network", "status", "best_p1", "p3", "p5", "train_seconds", "epoch"]
 ACCURACY += ["last_p1", "evaluated", "source"]
+# What a comparison is about stands first: on a phone the rest is out of sight.
+SPEEDUPS = ["label", "against", "speedup", "network", "samples_per_second"]
+SPEEDUPS += ["basis_samples_per_second", "note", "source"]
+TRAFFIC = ["label", "against", "saved_percent", "network", "bytes_per_step"]
+TRAFFIC += ["basis_bytes_per_step", "note", "source"]
+TARGETS = ["label", "seconds", "times_as_fast", "network", "target_p1", "dense_seconds"]
+TARGETS += ["dense_epoch", "note", "source"]
+SAME = ["label", "against", "points", "network", "within_seconds", "p1", "basis_p1"]
+SAME += ["note", "source"]
 
 
 class Figure(NamedTuple):
@@ -131,27 +140,27 @@ VIEWS: dict[str, tuple[list[str], str, str, str]] = {
         "",
     ),
     "speedups": (
-        comparisons.SPEEDUPS,
+        SPEEDUPS,
         "Speed-up",
         "Samples a second of D-SLIDE over those of another method on the same data, network, "
         "number of processes and batch size. Methods of one process are taken from any network.",
         "No D-SLIDE run on this data.",
     ),
     "traffic": (
-        comparisons.TRAFFIC,
+        TRAFFIC,
         "Traffic saved",
         "Bytes that all ranks send in a step, beside those of dense Horovod on equal terms.",
         "No D-SLIDE run with more than one process on this data.",
     ),
     "time_to_accuracy": (
-        comparisons.TARGETS,
+        TARGETS,
         "Time to the accuracy of dense training",
         "Training time to the first evaluation at or above the best P@1 that dense training "
         "(TensorFlow's, else Horovod's) reached on this data in the epochs that it had.",
         "No dense run with a P@1 on this data, so there is none to reach.",
     ),
     "same_time": (
-        comparisons.SAME,
+        SAME,
         "Accuracy in the same time",
         "P@1 of D-SLIDE within the training time of the other run, at the last evaluation of each.",
         "No D-SLIDE run on this data.",
@@ -266,9 +275,7 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters["markdown"] = markdown
-    environment.filters["places"] = lambda source: Cell(
-        source, "source", tuple(tuple(p.rsplit(":", 1)) for p in source.split(tables.SEPARATOR))
-    )
+    environment.filters["places"] = lambda source: cell("source", source)
     return environment
 
 
