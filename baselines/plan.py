@@ -59,9 +59,10 @@ class Plan:
             return True
         if self.epochs is not None:
             return steps % self.steps_per_epoch == 0
-        due = seconds >= self._mark()
-        while seconds >= self._mark():
-            self._marks += 1
+        due = False
+        # The last mark is the end, which may lie further off: `fewest` steps take their time.
+        while self._marks < self.evaluations - 1 and seconds >= self._mark():
+            self._marks, due = self._marks + 1, True
         return due
 
     def _is_over(self, steps: int, seconds: float) -> bool:

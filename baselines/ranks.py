@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+
 
 class Ranks:
     """What the processes of a run tell each other about its course.
@@ -29,10 +31,24 @@ class Ranks:
 
 def launched_rank() -> int:
     """The rank that a launcher gave this process, before MPI is started."""
-    for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 0
+    return next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), 0)
+
+
+def outer_hosts() -> list[str] | None:
+    """Hosts of the ranks that mpirun started this program on.
+
+    One name if there is no mpirun; `None` on all ranks but the first, which have nothing to do. MPI
+    is left at once, for the jobs to be started need it.
+    """
+    here = os.uname().nodename
+    if not any(name in os.environ for name in _RANK_VARIABLES):
+        return [here]
+    from mpi4py import MPI
+
+    hosts = MPI.COMM_WORLD.allgather(here)
+    rank = launched_rank()
+    MPI.Finalize()
+    return hosts if rank == 0 else None
 
 
 def without_launcher(environment: dict[str, str]) -> dict[str, str]:

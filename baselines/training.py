@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _CUTS = (1, 3, 5)
 _ROWS_AT_ONCE = 256
+_COMPILING = 2
 
 
 class Exchanged(NamedTuple):
@@ -103,10 +104,8 @@ class StepMethod(Method):
         plan = Plan(per_epoch, task.epochs, task.seconds)
         clock = Clock(task.interface)
         while stretch := ranks.agreed(plan.next(clock.steps, clock.seconds, clock.rate)):
-            before = self.exchanged()
             with clock:
-                losses = [clock.timed(self.step) for _ in range(stretch)]
-            clock.add(before, self.exchanged())
+                losses = [clock.timed(self) for _ in range(stretch)]
             if ranks.agreed(plan.evaluates(clock.steps, clock.seconds)):
                 started = time.perf_counter()
                 precisions = self.precisions(session)
@@ -177,20 +176,34 @@ class Clock:
         return len(self.step_seconds)
 
     @property
+    def unusual(self) -> int:
+        """How many first steps tell nothing about the others: they compile."""
+        return _COMPILING if self.steps > _COMPILING else 0
+
+    @property
     def usual(self) -> list[float]:
-        """Seconds of each step but the first two, which compile; of all, if there are no more."""
-        return self.step_seconds[2:] or self.step_seconds
+        """Seconds of each step but the first ones, which compile; of all, if there are no more."""
+        return self.step_seconds[self.unusual :]
 
     @property
     def rate(self) -> float | None:
         """Seconds of a usual step; `None` while there are only those that compile."""
-        return fmean(self.usual) if self.steps > 2 else None
+        return fmean(self.usual) if self.unusual else None
 
-    def timed(self, step: Any) -> float:
-        """Runs and times one step; its result."""
-        begin = time.perf_counter()
-        loss = step()
+    def timed(self, method: StepMethod) -> float:
+        """Lets a method take a step; its loss."""
+        before, begin = method.exchanged(), time.perf_counter()
+        loss = method.step()
         self.step_seconds.append(time.perf_counter() - begin)
+        after = method.exchanged()
+        self.exchanged.append(
+            Exchanged(
+                after.bytes_sent - before.bytes_sent,
+                after.messages - before.messages,
+                after.seconds_waiting - before.seconds_waiting,
+                after.source,
+            )
+        )
         return loss
 
     def __enter__(self) -> None:
@@ -204,34 +217,22 @@ class Clock:
             assert sent is not None
             self.sent_by_interface = (self.sent_by_interface or 0) + sent - self._sent
 
-    def add(self, before: Exchanged, after: Exchanged) -> None:
-        """Notes what a stretch exchanged."""
-        self.exchanged.append(
-            Exchanged(
-                after.bytes_sent - before.bytes_sent,
-                after.messages - before.messages,
-                after.seconds_waiting - before.seconds_waiting,
-                after.source,
-            )
-        )
-
     def rank_figures(self, rank: int) -> dict[str, Any]:
         """The part of this process in the event `steps`."""
         from benchmarks.environment import peak_megabytes
 
-        parts, steps = self.exchanged, self.steps
-        sent: float = sum(part.bytes_sent for part in parts) / steps
-        waiting = sum(part.seconds_waiting for part in parts) / steps
-        source = parts[-1].source
+        parts = self.exchanged[self.unusual :]
+        sent, source = fmean(part.bytes_sent for part in parts), parts[-1].source
         if self.sent_by_interface is not None:
-            sent, source = self.sent_by_interface / steps, "interface"
+            sent, source = self.sent_by_interface / self.steps, "interface"
+        waiting = fmean(part.seconds_waiting for part in parts)
         return {
             "rank": rank,
             "host": os.uname().nodename,
             "bytes_sent_per_step": sent,
             "bytes_source": source,
-            "messages_per_step": sum(part.messages for part in parts) / steps,
-            "seconds_computing": max(0.0, self.seconds / steps - waiting),
+            "messages_per_step": fmean(part.messages for part in parts),
+            "seconds_computing": max(0.0, fmean(self.usual) - waiting),
             "seconds_waiting": waiting,
             "peak_mb": peak_megabytes(),
         }
@@ -243,14 +244,13 @@ def record_steps(session: Session, clock: Clock, per_epoch: int) -> None:
     if session.record is None:
         return
     mean = fmean(clock.usual)
-    measured = clock.steps >= per_epoch
     session.record.steps(
         steps=clock.steps,
         median_step_seconds=median(clock.usual),
         mean_step_seconds=mean,
         samples_per_second=session.task.batch_size / mean,
-        epoch_seconds=clock.seconds / clock.steps * per_epoch if measured else mean * per_epoch,
-        epoch_measured=measured,
+        epoch_seconds=mean * per_epoch,
+        epoch_measured=clock.steps >= per_epoch,
         ranks=figures,
     )
 

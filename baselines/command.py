@@ -1,0 +1,297 @@
+"""The command line of `compare.py`: what to run, one method after the other, and a table."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from baselines import datasets
+from baselines.jobs import LOCAL, Place, place, run
+from baselines.methods import METHODS, Kind
+from baselines.task import Task
+from benchmarks.environment import describe
+from benchmarks.netcluster.netcluster import ClusterError, Link, require
+from reports.records import read_run
+
+
+def environment() -> dict[str, Any]:
+    """Machine, versions and commit."""
+    found: dict[str, Any] = describe()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found["memory_gb"] = round(memory / 1e9, 1)
+    for package in ("mpi4py", "horovod", "omikuji"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says."""
+
+    data: str
+    methods: list[str]
+    epochs: int | None
+    seconds: float | None
+    networks: list[str]
+    out: Path
+    hidden: int
+    batch_size: int
+    rates: Mapping[str, float]
+    active: int | None
+    train_rows: int | None
+    test_rows: int
+    seed: int
+    limit: float
+
+
+def tasks(
+    settings: Settings, split: datasets.Split, stored: datasets.Stored, at: Place, machine: dict
+) -> Iterator[Task]:
+    """One task a method."""
+    units = split.train.num_labels
+    active = settings.active or min(3000, max(64, units // 10))
+    for method in settings.methods:
+        kind = METHODS[method]
+        ranks = at.ranks if kind.on_all_ranks else 1
+        rate = settings.rates.get(method, kind.learning_rate)
+        cores = at.cores(ranks)
+        name = f"{split.name}.{method}.{at.network}.{ranks}.jsonl"
+        yield Task(
+            method=method,
+            record=str(settings.out / name),
+            run=run_event(settings, split, kind, method, at, machine, active, rate, cores),
+            train=stored.train,
+            test=stored.test,
+            hidden=settings.hidden,
+            batch_size=settings.batch_size,
+            learning_rate=rate,
+            epochs=settings.epochs,
+            seconds=settings.seconds,
+            active=active,
+            seed=settings.seed,
+            cores=cores,
+            interface="eth0" if at.cluster else None,
+        )
+
+
+def run_event(
+    settings: Settings,
+    split: datasets.Split,
+    kind: Kind,
+    method: str,
+    at: Place,
+    machine: dict,
+    active: int,
+    rate: float,
+    cores: list[list[int]] | None,
+) -> dict[str, Any]:
+    """The first event of a run file."""
+    train, ranks = split.train, at.ranks if kind.on_all_ranks else 1
+    hidden, units = settings.hidden, train.num_labels
+    is_network = method != "omikuji"
+    parameters = (train.num_features + 1) * hidden + (hidden + 1) * units if is_network else None
+    trained = {"batch_size": settings.batch_size, "learning_rate": rate, "active": active}
+    return {
+        "method": method,
+        "title": kind.title,
+        "model": {
+            "units": units,
+            "hidden": hidden if is_network else None,
+            "parameters": parameters,
+        },
+        "data": {
+            "name": split.name,
+            "num_features": train.num_features,
+            "num_labels": units,
+            "num_train": train.num_samples,
+            "num_test": split.test.num_samples,
+            "evaluated": split.test.num_samples,
+            "source": split.source,
+        },
+        "settings": {
+            **(trained if is_network else {}),
+            "epochs": settings.epochs,
+            "seconds": settings.seconds,
+            **kind.settings,
+        },
+        "ranks": ranks,
+        "hosts": list(at.hosts)[:ranks] if len(at.hosts) >= ranks else [at.hosts[0]] * ranks,
+        "network": at.network,
+        "seed": settings.seed,
+        "threads_per_rank": len(cores[0]) if cores else len(os.sched_getaffinity(0)),
+        "environment": machine,
+        "command": " ".join(["python", "baselines/compare.py", *sys.argv[1:]]),
+    }
+
+
+def compare(settings: Settings, ranks: int, hosts: Sequence[str]) -> int:
+    """Runs everything; the exit status."""
+    try:
+        if any(network != LOCAL for network in settings.networks):
+            require()
+        split = datasets.load(settings.data, settings.seed, settings.train_rows, settings.test_rows)
+    except (OSError, ValueError, ClusterError) as error:
+        print(f"compare.py: {error}", file=sys.stderr)
+        return 2
+    machine = environment()
+    settings.out.mkdir(parents=True, exist_ok=True)
+    records: list[Path] = []
+    status = 0
+    with tempfile.TemporaryDirectory() as folder:
+        stored = datasets.store(split, Path(folder))
+        try:
+            for network in settings.networks:
+                with place(network, ranks, hosts) as at:
+                    for task in tasks(settings, split, stored, at, machine):
+                        records.append(Path(task.record))
+                        run_and_tell(task, Path(folder), at, settings.limit)
+        except ClusterError as error:
+            print(f"compare.py: {network}: {error}", file=sys.stderr)
+            status = 2
+        except KeyboardInterrupt:
+            status = 130
+    show([record for record in records if record.exists()])
+    print(f"python -m reports {settings.out} -o report")
+    return status
+
+
+def run_and_tell(task: Task, folder: Path, at: Place, limit: float) -> None:
+    """Runs a job and says how it ended.
+
+    Raises:
+        KeyboardInterrupt: It was stopped from the keyboard; its record says so.
+    """
+    print(f"{task.method}: {METHODS[task.method].title}, {at.network}", flush=True)
+    ending = run(task, folder / "task.json", at, limit)
+    if ending.status != "ok":
+        print(f"{task.method}: {ending.status}: {ending.message}", flush=True)
+    if ending.status == "interrupted":
+        raise KeyboardInterrupt
+
+
+def show(records: Sequence[Path]) -> None:
+    """A table of what was measured."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("method", "network", "ranks", "status", "samples/s", "MB a step", "peak MB")
+    for column in ("P@1", "P@5", "training, s"):
+        table.add_column(column)
+    for path in records:
+        found = read_run(path)
+        last = found.measures[-1] if found.measures else None
+        steps = found.steps
+        parts = (steps.ranks or []) if steps else []
+        table.add_row(
+            found.run.method,
+            found.run.network,
+            str(found.run.ranks),
+            found.status,
+            _number(steps.samples_per_second if steps else None, "{:,.0f}"),
+            _number(max((p.bytes_sent_per_step or 0 for p in parts), default=None), "{:,.3f}", 1e6),
+            _number(max((p.peak_mb or 0 for p in parts), default=None), "{:,.0f}"),
+            _number(last.p1 if last else None, "{:.2f}", 0.01),
+            _number(last.p5 if last else None, "{:.2f}", 0.01),
+            _number(last.train_seconds if last else None, "{:,.1f}"),
+        )
+    console = Console()
+    # A file is as wide as it needs.
+    (console if console.is_terminal else Console(width=120)).print(table)
+
+
+def _number(value: float | None, form: str, unit: float = 1.0) -> str:
+    return "" if value is None else form.format(value / unit)
+
+
+def chosen_methods(text: str) -> list[str]:
+    """The methods in a list with commas."""
+    chosen = [name.strip() for name in text.split(",") if name.strip()]
+    for name in chosen:
+        if name not in METHODS:
+            raise typer.BadParameter(f"no method {name!r}; there are {', '.join(METHODS)}")
+    if not chosen:
+        raise typer.BadParameter(f"name one at least of {', '.join(METHODS)}")
+    return chosen
+
+
+def chosen_rates(texts: Sequence[str]) -> dict[str, float]:
+    """The learning rates of methods, from texts such as `tf-dense=0.01`."""
+    rates = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            rates[chosen_methods(name)[0]] = float(value)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not METHOD=RATE") from None
+    return rates
+
+
+def main(
+    context: typer.Context,
+    data: Annotated[
+        str, typer.Option(help="preset, folder with train.txt.gz and test.txt.gz, skipgram:FILE")
+    ] = "small",
+    methods: Annotated[str, typer.Option(help="separated by commas")] = ",".join(METHODS),
+    epochs: Annotated[int | None, typer.Option(min=1, help="passes; 5 without --seconds")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="of training, a method")] = None,
+    network: Annotated[
+        list[str], typer.Option(help="local, or RATE,DELAY of emulated hosts; may be repeated")
+    ] = [LOCAL],  # noqa: B006
+    ranks: Annotated[int, typer.Option(min=1, help="without mpirun: how many")] = 1,
+    out: Annotated[Path, typer.Option(help="folder of the run files")] = Path("runs"),
+    hidden: Annotated[int, typer.Option(min=1)] = 128,
+    batch_size: Annotated[int, typer.Option(min=1, help="of all ranks together")] = 256,
+    learning_rate: Annotated[list[str], typer.Option(help="METHOD=RATE; may be repeated")] = [],  # noqa: B006
+    active: Annotated[int | None, typer.Option(min=1, help="a tenth of the labels, 3000")] = None,
+    train_rows: Annotated[int | None, typer.Option(min=1, help="use the first ones only")] = None,
+    test_rows: Annotated[int, typer.Option(min=1, help="evaluate the first ones only")] = 5000,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    limit: Annotated[float, typer.Option(min=1, help="seconds of a method, all in all")] = 3600.0,
+) -> None:
+    """Trains the same classifier by each method and writes a run file for each."""
+    hosts = context.obj
+    if len(hosts) > 1:
+        ranks = len(hosts)
+    for text in network:
+        if text != LOCAL:
+            try:
+                Link.parse(text)
+            except ClusterError as error:
+                raise typer.BadParameter(str(error)) from None
+    settings = Settings(
+        data=data,
+        methods=chosen_methods(methods),
+        epochs=5 if epochs is None and seconds is None else epochs,
+        seconds=seconds,
+        networks=network,
+        out=out,
+        hidden=hidden,
+        batch_size=batch_size,
+        rates=chosen_rates(learning_rate),
+        active=active,
+        train_rows=train_rows,
+        test_rows=test_rows,
+        seed=seed,
+        limit=limit,
+    )
+    raise typer.Exit(compare(settings, ranks, hosts))
+
+
+def start(hosts: Sequence[str]) -> None:
+    """Runs the command line.
+
+    Args:
+        hosts: Of the ranks that this program was started on.
+    """
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app(obj=hosts, prog_name="compare.py")

@@ -1,0 +1,153 @@
+"""The whole comparison, as a user starts it: small data, all methods, one and two ranks."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from baselines.command import chosen_methods, chosen_rates
+from baselines.methods import METHODS
+from reports.records import read_run, read_runs
+from tests.parallel.mpi import need_mpi
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = str(ROOT / "baselines/compare.py")
+SMALL = ("--train-rows", "400", "--test-rows", "60", "--hidden", "8", "--batch-size", "50")
+
+
+def start(folder: Path, *options: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
+    return subprocess.Popen(
+        [*launcher, sys.executable, PROGRAM, "--out", str(folder), *SMALL, *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+def compare(folder: Path, *options: str, launcher: tuple[str, ...] = ()) -> tuple[int, str]:
+    job = start(folder, *options, launcher=launcher)
+    output, _ = job.communicate(timeout=280)
+    return job.returncode, output
+
+
+def runs(folder: Path) -> dict:
+    records, problems = read_runs([folder])
+    assert not problems
+    return {record.run.method: record for record in records}
+
+
+def test_methods_on_two_ranks(tmp_path):
+    """Those that other tests do not start; each is one job or two processes, and takes seconds."""
+    launcher = (need_mpi(), "-np", "2")
+    methods = {"dslide-lsh", "horovod-dense", "horovod-sampled", "tf-dense", "omikuji"}
+    options = ("--epochs", "1", "--methods", ",".join(methods))
+    status, output = compare(tmp_path, *options, launcher=launcher)
+    assert status == 0, output
+    found = runs(tmp_path)
+    assert set(found) == methods
+    for method, record in found.items():
+        kind = METHODS[method]
+        if kind.missing():
+            assert record.status == "unavailable"
+            continue
+        assert record.status == "ok", (record, output)
+        assert record.run.ranks == (2 if kind.on_all_ranks else 1)
+        assert len(record.steps.ranks) == record.run.ranks
+        last = record.measures[-1]
+        assert 0 <= last.p1 <= 1
+        assert last.train_seconds > 0
+        if method == "omikuji":
+            continue
+        assert [measure.step for measure in record.measures] == [8]
+        assert record.steps.steps == 8
+        sent = [rank.bytes_sent_per_step for rank in record.steps.ranks]
+        assert (min(sent) > 0) == kind.on_all_ranks
+    if "horovod" not in METHODS["horovod-dense"].missing():
+        # The whole gradient crosses, once each way for two ranks.
+        record = found["horovod-dense"]
+        assert record.steps.ranks[0].bytes_sent_per_step == 4 * record.run.model.parameters
+
+
+def test_one_rank_for_a_time(tmp_path):
+    status, output = compare(tmp_path, "--seconds", "0.5", "--methods", "dslide-shared")
+    assert status == 0, output
+    record = runs(tmp_path)["dslide-shared"]
+    assert record.status == "ok", output
+    assert record.run.ranks == 1
+    assert record.measures[-1].train_seconds >= 0.5
+    assert record.run.settings["seconds"] == 0.5
+    assert record.run.command.startswith("python baselines/compare.py --out")
+
+
+def test_a_method_that_fails_is_a_row_and_the_others_go_on(tmp_path):
+    need_mpi()
+    if METHODS["horovod-dense"].missing():
+        pytest.skip("needs Horovod: make baselines")
+    options = ("--ranks", "2", "--epochs", "1", "--batch-size", "51")
+    status, output = compare(tmp_path, *options, "--methods", "horovod-dense,tf-sampled")
+    assert status == 0, output
+    found = runs(tmp_path)
+    assert found["horovod-dense"].status == "failed"
+    assert "51 samples cannot be cut into 2 equal parts" in found["horovod-dense"].end.message
+    assert found["tf-sampled"].status == "ok"
+    assert "51 samples" in output
+
+
+def test_a_time_limit_ends_a_method(tmp_path):
+    options = ("--seconds", "1000", "--limit", "1", "--methods", "tf-dense")
+    status, output = compare(tmp_path, *options)
+    assert status == 0, output
+    assert {record.status for record in runs(tmp_path).values()} == {"timed out"}
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path):
+    job = start(tmp_path, "--epochs", "100000", "--methods", "tf-dense,tf-sampled")
+    path = tmp_path / "small.tf-dense.local.1.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and job.poll() is None:
+        if path.exists() and read_run(path).measures:
+            break
+        time.sleep(0.1)
+    job.send_signal(signal.SIGINT)
+    output, _ = job.communicate(timeout=60)
+    assert job.returncode == 130, output
+    found = runs(tmp_path)
+    assert set(found) == {"tf-dense"}
+    assert found["tf-dense"].status == "interrupted"
+    assert found["tf-dense"].measures
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(("--data", "nowhere"), "neither a preset"), (("--network", "fast"), "a link is written as")],
+)
+def test_bad_options(tmp_path, options, message):
+    status, output = compare(tmp_path / "runs", *options)
+    assert status == 2
+    # Long messages are wrapped in a box.
+    assert message in " ".join(output.replace("│", " ").split())
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("dslide-lsh,magic", "no method 'magic'"), (",", "name one at least")]
+)
+def test_bad_methods(text, message):
+    with pytest.raises(typer.BadParameter, match=message):
+        chosen_methods(text)
+
+
+def test_learning_rates():
+    assert chosen_rates(["tf-dense=0.5", "dslide-lsh=1e-3"]) == {
+        "tf-dense": 0.5,
+        "dslide-lsh": 0.001,
+    }
+    with pytest.raises(typer.BadParameter, match="METHOD=RATE"):
+        chosen_rates(["tf-dense:1"])
