@@ -1,6 +1,8 @@
 """All public names. Importing this registers them with Keras, so that saved models load."""
 
 from tf_dslide._native import build_info
+from tf_dslide.centroids import start_from_centroids
+from tf_dslide.constraints import UnitRows
 from tf_dslide.hashing import DWTA, HashFamily, SimHash
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
@@ -11,7 +13,7 @@ from tf_dslide.metrics import (
     PropensityScoredPrecisionAtK,
     propensities,
 )
-from tf_dslide.optimizers import SparseAdam
+from tf_dslide.optimizers import SparseAdagrad, SparseAdam
 from tf_dslide.samplers import (
     AllNeurons,
     LogUniformSampler,
@@ -36,9 +38,12 @@ __all__ = [
     "SharedLshSampler",
     "SimHash",
     "SlideCrossentropy",
+    "SparseAdagrad",
     "SparseAdam",
     "SparseDense",
     "UniformSampler",
+    "UnitRows",
     "build_info",
     "propensities",
+    "start_from_centroids",
 ]

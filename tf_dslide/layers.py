@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_dslide import lazy, samplers
 from tf_dslide._checks import require_positive
 from tf_dslide._native import ops
+from tf_dslide.constraints import UnitRows
 
 # Raised when the meaning of a saved layer changes; older and newer files are then refused.
 FORMAT = 1
@@ -220,6 +221,11 @@ class SparseDense(_RowLayer):
         """Makes `kernel` `(features, units)` and `bias` `(units,)`."""
         dim = self._input_dim(input_shape)
         if self.strategy is not None:
+            if isinstance(self.kernel_constraint, UnitRows):
+                raise ValueError(
+                    "UnitRows needs whole rows, but under an MPIModelParallel a rank holds a part "
+                    "of each feature's row of a SparseDense; leave the constraint out"
+                )
             self._split = self.strategy.split(self, self.units, dim + self.use_bias, False)
         self._add_weights(dim, (dim, self.units), 1)
         self.built = True
@@ -291,7 +297,7 @@ class DSlideDense(_RowLayer):
         kernel_regularizer: As in `Dense`, at the cost of all weights a step.
         bias_regularizer: As in `Dense`.
         activity_regularizer: As in `Dense`, at dense cost.
-        kernel_constraint: As in `Dense`, at the cost of all weights a step.
+        kernel_constraint: As in `Dense`, at the cost of all weights a step, but for `UnitRows`.
         bias_constraint: As in `Dense`.
         strategy: An `MPIModelParallel` that splits the classes over ranks.
         **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
@@ -358,6 +364,11 @@ class DSlideDense(_RowLayer):
             return assign(value)
 
         self.kernel.assign = assign_and_invalidate
+
+    @property
+    def units_here(self) -> tuple[int, int]:
+        """First unit that `kernel` holds, and one past its last: all, unless ranks share them."""
+        return (0, self.units) if self._split is None else (self._split.begin, self._split.end)
 
     @property
     def _at_work(self) -> lazy.Weights:

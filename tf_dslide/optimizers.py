@@ -1,16 +1,119 @@
-"""An optimizer that touches only the rows that a batch used."""
+"""Optimizers that touch only the rows that a batch used."""
 
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tf_dslide._native import ops
+from tf_dslide.constraints import UnitRows
 from tf_dslide.parallel import sharding
 
 
+class _RowOptimizer(keras.optimizers.Optimizer):
+    """What the two optimizers share: gradients of rows, clipping, decay, rows of length 1."""
+
+    def build(self, variables: list[Any]) -> None:
+        """Makes the optimizer's own variables."""
+        if self.built:
+            return
+        if (self.clipnorm or self.global_clipnorm) and any(map(sharding.shard_of, variables)):
+            raise ValueError(
+                "`clipnorm` and `global_clipnorm` need the norm of a whole gradient, but under an "
+                "MPIModelParallel each rank has a part of it; use `clipvalue`"
+            )
+        super().build(variables)
+
+    def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
+        """One step; rows that are to have length 1 get it in the update, not afterwards."""
+        variables = trainable_variables
+        if variables is None:
+            variables = getattr(self, "_trainable_variables", [])
+        with _with_unit_rows(list(variables)):
+            super().apply(grads, trainable_variables)
+
+    def _backend_update_step(
+        self, grads: list[Any], trainable_variables: list[Any], learning_rate: Any
+    ) -> None:
+        """Updates in place; Keras' own way copies the gradients through tf.distribute."""
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            raise ValueError(
+                f"{type(self).__name__} does not work with several replicas of tf.distribute; "
+                f"received {tf.distribute.get_strategy()!r}"
+            )
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            if gradient is not None:
+                self.update_step(gradient, variable, learning_rate)
+
+    def _apply_weight_decay(self, variables: list[Any]) -> None:
+        """Nothing here: the update decays the rows that it touches."""
+
+    def _decay_of(self, variable: Any) -> tf.Tensor:
+        decays = self.weight_decay is not None and self._use_weight_decay(variable)
+        return tf.constant(self.weight_decay if decays else 0.0, tf.float32)
+
+    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
+        """Clips the values of row-sparse gradients: rows are distinct, so norms are right."""
+        plain = [_without_repeats(g) for g in grads] if self._clips() else grads
+        values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in plain]
+        clipped = super()._clip_gradients(values)
+        return [
+            tf.IndexedSlices(c, g.indices, g.dense_shape)
+            if isinstance(g, tf.IndexedSlices) and c is not g.values
+            else (g if isinstance(g, tf.IndexedSlices) else c)
+            for g, c in zip(plain, clipped, strict=True)
+        ]
+
+    def _clips(self) -> bool:
+        return any((self.clipnorm, self.global_clipnorm, self.clipvalue))
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """One step for one variable; `gradient` is a tensor or `tf.IndexedSlices`."""
+        arguments = self._arguments(variable, tf.cast(learning_rate, tf.float32))
+        dense, rows, row_gradient = self._ops
+        if not isinstance(gradient, tf.IndexedSlices):
+            dense(arguments, tf.cast(gradient, tf.float32))
+            return
+        parts = ops.parts_of(gradient)
+        if parts is not None:
+            row_gradient(arguments, parts)
+        else:
+            rows(
+                arguments,
+                tf.cast(gradient.indices, tf.int32),
+                tf.cast(gradient.values, tf.float32),
+            )
+
+    # The ops of a dense gradient, of rows, and of rows that remember their parts.
+    _ops: tuple[Any, Any, Any]
+
+    @abstractmethod
+    def _arguments(self, variable: Any, learning_rate: tf.Tensor) -> Any:
+        """What the ops need beside the gradient."""
+
+
+@contextmanager
+def _with_unit_rows(variables: list[Any]) -> Iterator[None]:
+    """Marks the variables whose rows the updates keep at length 1; Keras then leaves them alone."""
+    marked = [(v, v.constraint) for v in variables if isinstance(v.constraint, UnitRows)]
+    for variable, _ in marked:
+        variable.constraint, variable._dslide_unit_rows = None, True
+    try:
+        yield
+    finally:
+        for variable, constraint in marked:
+            variable.constraint, variable._dslide_unit_rows = constraint, False
+
+
+def _has_unit_rows(variable: Any) -> bool:
+    return getattr(variable, "_dslide_unit_rows", False)
+
+
 @keras.saving.register_keras_serializable(package="tf_dslide")
-class SparseAdam(keras.optimizers.Optimizer):
+class SparseAdam(_RowOptimizer):
     """Adam on the rows that a gradient names, and on no others.
 
     For a gradient that is a `tf.IndexedSlices`, as `DSlideDense` and `SparseDense` give, the
@@ -63,74 +166,27 @@ class SparseAdam(keras.optimizers.Optimizer):
         """Makes two moments for each variable."""
         if self.built:
             return
-        if (self.clipnorm or self.global_clipnorm) and any(map(sharding.shard_of, variables)):
-            raise ValueError(
-                "`clipnorm` and `global_clipnorm` need the norm of a whole gradient, but under an "
-                "MPIModelParallel each rank has a part of it; use `clipvalue`"
-            )
         super().build(variables)
         self._momentums, self._velocities = self.add_optimizer_variables(
             variables, ["momentum", "velocity"]
         )
 
-    def _backend_update_step(
-        self, grads: list[Any], trainable_variables: list[Any], learning_rate: Any
-    ) -> None:
-        """Updates in place; Keras' own way copies the gradients through tf.distribute."""
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            raise ValueError(
-                "SparseAdam does not work with several replicas of tf.distribute; received "
-                f"{tf.distribute.get_strategy()!r}"
-            )
-        for gradient, variable in zip(grads, trainable_variables, strict=True):
-            if gradient is not None:
-                self.update_step(gradient, variable, learning_rate)
+    _ops = (ops.dense_adam, ops.row_adam, ops.row_gradient_adam)
 
-    def _apply_weight_decay(self, variables: list[Any]) -> None:
-        """Nothing here: the update decays the rows that it touches."""
-
-    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """Clips the values of row-sparse gradients: rows are distinct, so norms are right."""
-        plain = [_without_repeats(g) for g in grads] if self._clips() else grads
-        values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in plain]
-        clipped = super()._clip_gradients(values)
-        return [
-            tf.IndexedSlices(c, g.indices, g.dense_shape)
-            if isinstance(g, tf.IndexedSlices) and c is not g.values
-            else (g if isinstance(g, tf.IndexedSlices) else c)
-            for g, c in zip(plain, clipped, strict=True)
-        ]
-
-    def _clips(self) -> bool:
-        return any((self.clipnorm, self.global_clipnorm, self.clipvalue))
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step for one variable; `gradient` is a tensor or `tf.IndexedSlices`."""
+    def _arguments(self, variable: Any, learning_rate: tf.Tensor) -> ops.AdamArguments:
         index = self._get_variable_index(variable)
-        decays = self.weight_decay is not None and self._use_weight_decay(variable)
-        arguments = ops.AdamArguments(
+        return ops.AdamArguments(
             weight=ops.handle(variable),
             momentum=ops.handle(self._momentums[index]),
             velocity=ops.handle(self._velocities[index]),
             step=tf.cast(tf.convert_to_tensor(self.iterations), tf.int64) + 1,
-            learning_rate=tf.cast(learning_rate, tf.float32),
-            weight_decay=tf.constant(self.weight_decay if decays else 0.0, tf.float32),
+            learning_rate=learning_rate,
+            weight_decay=self._decay_of(variable),
             beta_1=self.beta_1,
             beta_2=self.beta_2,
             epsilon=self.epsilon,
+            unit_rows=_has_unit_rows(variable),
         )
-        if not isinstance(gradient, tf.IndexedSlices):
-            ops.dense_adam(arguments, tf.cast(gradient, tf.float32))
-            return
-        parts = ops.parts_of(gradient)
-        if parts is not None:
-            ops.row_gradient_adam(arguments, parts)
-        else:
-            ops.row_adam(
-                arguments,
-                tf.cast(gradient.indices, tf.int32),
-                tf.cast(gradient.values, tf.float32),
-            )
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this optimizer again."""
@@ -138,6 +194,88 @@ class SparseAdam(keras.optimizers.Optimizer):
             **super().get_config(),
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+        }
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class SparseAdagrad(_RowOptimizer):
+    """Adagrad on the rows that a gradient names, and on no others.
+
+    A row that is not named has no gradient, and Adagrad would not move it either: this is the same
+    algorithm, not another one as with `SparseAdam`. A weight's steps become shorter with the
+    gradients that it has seen, so rare features and classes move far and frequent ones little.
+    `epsilon` is added to the root, where `keras.optimizers.Adagrad` adds it under the root and so
+    shortens the first steps of weights with small gradients.
+
+    A step on rows of `d` weights moves 20 bytes a weight, and there is one number a weight beside
+    it where Adam has two.
+
+    Args:
+        learning_rate: A float or a schedule.
+        initial_accumulator_value: What the sums of squared gradients start from; not negative.
+        epsilon: Added to the root of the sum.
+        weight_decay: Decoupled decay of the rows touched, times the learning rate; `None` for none.
+        clipnorm: As in Keras, as are `clipvalue`, `global_clipnorm` and the other arguments.
+        **kwargs: Of `keras.optimizers.Optimizer`.
+
+    Raises:
+        ValueError: `initial_accumulator_value` is negative; as for `SparseAdam` otherwise.
+
+    Example:
+    >>> import keras
+    >>> from tf_dslide import SparseAdagrad
+    >>> optimizer = SparseAdagrad(keras.optimizers.schedules.PolynomialDecay(0.05, 1000, 0.0))
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.05,
+        initial_accumulator_value: float = 0.0,
+        epsilon: float = 1e-7,
+        weight_decay: float | None = None,
+        name: str = "sparse_adagrad",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            learning_rate=learning_rate, weight_decay=weight_decay, name=name, **kwargs
+        )
+        self.initial_accumulator_value = float(initial_accumulator_value)
+        if not self.initial_accumulator_value >= 0:
+            raise ValueError(
+                "`initial_accumulator_value` must not be negative; received "
+                f"{initial_accumulator_value!r}"
+            )
+        self.epsilon = float(epsilon)
+
+    def build(self, variables: list[Any]) -> None:
+        """Makes an accumulator for each variable."""
+        if self.built:
+            return
+        super().build(variables)
+        start = keras.initializers.Constant(self.initial_accumulator_value)
+        self._accumulators = self.add_optimizer_variables(
+            variables, "accumulator", initializer=start
+        )
+
+    _ops = (ops.dense_adagrad, ops.row_adagrad, ops.row_gradient_adagrad)
+
+    def _arguments(self, variable: Any, learning_rate: tf.Tensor) -> ops.AdagradArguments:
+        accumulator = self._accumulators[self._get_variable_index(variable)]
+        return ops.AdagradArguments(
+            weight=ops.handle(variable),
+            accumulator=ops.handle(accumulator),
+            learning_rate=learning_rate,
+            weight_decay=self._decay_of(variable),
+            epsilon=self.epsilon,
+            unit_rows=_has_unit_rows(variable),
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this optimizer again."""
+        return {
+            **super().get_config(),
+            "initial_accumulator_value": self.initial_accumulator_value,
             "epsilon": self.epsilon,
         }
 

@@ -22,6 +22,13 @@ struct AdamStep {
   float decay;  // learning rate * decoupled weight decay
 };
 
+// One step of Adagrad.
+struct AdagradStep {
+  float rate;
+  float epsilon;
+  float decay;  // learning rate * decoupled weight decay
+};
+
 // Entries of one neuron are (row, index) pairs: `row` numbers the sample, `index` the place in the
 // arrays that run over all entries. A null `index` stands for 0, 1, 2, ...
 struct SimdKernels {
@@ -41,6 +48,12 @@ struct SimdKernels {
 
   // One step of Adam on n consecutive weights.
   void (*adam)(float* w, float* m, float* v, const float* g, int64_t n, const AdamStep& step);
+
+  // One step of Adagrad on n consecutive weights; v holds the sums of squared gradients.
+  void (*adagrad)(float* w, float* v, const float* g, int64_t n, const AdagradStep& step);
+
+  // Scales n values to length 1; zeros stay.
+  void (*normalize)(float* w, int64_t n);
 
   // The largest of n > 0 values.
   float (*max)(const float* x, int64_t n);

@@ -237,18 +237,6 @@ void NeuronGradient(const NeuronView& view, int64_t u, const GradientParts& part
   if (shared_gradient) Simd().add(shared_gradient, parts.d, gradient);
 }
 
-void AdamRow(const AdamState& state, int64_t row, const float* gradient, const AdamStep& step) {
-  const int64_t at = row * state.d;
-  Simd().adam(state.weight + at, state.momentum + at, state.velocity + at, gradient, state.d, step);
-}
-
-void PrefetchState(const AdamState& state, int64_t row) {
-  const int64_t at = row * state.d;
-  PrefetchRange(state.weight + at, state.d);
-  PrefetchRange(state.momentum + at, state.d);
-  PrefetchRange(state.velocity + at, state.d);
-}
-
 }  // namespace
 
 void RowGradient(const NeuronView& view, const GradientParts& parts, float* gradient,
@@ -298,14 +286,34 @@ void EntrySums(const NeuronView& view, const GradientParts& parts, float* sums,
            });
 }
 
-void DenseAdam(const AdamState& state, int64_t count, const float* gradient, const AdamStep& step,
+void AdamUpdate::Move(int64_t first, int64_t n, const float* gradient) const {
+  Simd().adam(weight_ + first, momentum_ + first, velocity_ + first, gradient, n, step_);
+}
+
+void AdamUpdate::Prefetch(int64_t row) const {
+  for (const float* values : {weight_, momentum_, velocity_})
+    PrefetchRange(values + row * d(), d());
+}
+
+void AdagradUpdate::Move(int64_t first, int64_t n, const float* gradient) const {
+  Simd().adagrad(weight_ + first, accumulator_ + first, gradient, n, step_);
+}
+
+void AdagradUpdate::Prefetch(int64_t row) const {
+  for (const float* values : {weight_, accumulator_}) PrefetchRange(values + row * d(), d());
+}
+
+void UpdateAll(const RowUpdate& update, int64_t count, const float* gradient,
                const ParallelFor& parallel) {
   // Whole blocks of vectors: whether a weight is treated in a vector or alone must not depend on
   // where the range is cut, for the two may round differently.
   parallel(Blocks(count), kBlock, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kBlock, last = std::min(count, end * kBlock);
-    Simd().adam(state.weight + first, state.momentum + first, state.velocity + first,
-                gradient + first, last - first, step);
+    update.Move(first, last - first, gradient + first);
+  });
+  if (!update.unit_rows() || count == 0) return;
+  parallel(count / update.d(), RowCost(update.d()), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) update.Finish(row);
   });
 }
 
@@ -321,29 +329,32 @@ GroupedRows::GroupedRows(const int32_t* rows, int64_t count) : order_(count) {
   splits_.push_back(count);
 }
 
-void RowAdam(const AdamState& state, const int32_t* rows, int64_t count, const float* gradient,
-             const AdamStep& step, const ParallelFor& parallel) {
-  parallel(count, 4 * RowCost(state.d), [&](int64_t begin, int64_t end) {
+void UpdateRows(const RowUpdate& update, const int32_t* rows, int64_t count, const float* gradient,
+                const ParallelFor& parallel) {
+  const int64_t d = update.d();
+  parallel(count, 4 * RowCost(d), [&](int64_t begin, int64_t end) {
     for (int64_t u = begin; u < end; ++u) {
-      if (u + kAhead < end) PrefetchState(state, rows[u + kAhead]);
-      AdamRow(state, rows[u], gradient + u * state.d, step);
+      if (u + kAhead < end) update.Prefetch(rows[u + kAhead]);
+      update.Move(rows[u] * d, d, gradient + u * d);
+      update.Finish(rows[u]);
     }
   });
 }
 
-void RowGradientAdam(const NeuronView& view, const GradientParts& parts, const AdamState& state,
-                     const AdamStep& step, const ParallelFor& parallel) {
+void UpdateRowsOf(const NeuronView& view, const GradientParts& parts, const RowUpdate& update,
+                  const ParallelFor& parallel) {
   const std::unique_ptr<float[]> shared = SharedGradients(view, parts, parallel);
-  parallel(view.count, NeuronCost(view, state.d) + 3 * RowCost(state.d),
-           [&](int64_t begin, int64_t end) {
-             std::vector<float> gradient(state.d);
-             SharedCursor cursor(view, begin, shared.get(), state.d);
-             for (int64_t u = begin; u < end; ++u) {
-               if (u + kAhead < end) PrefetchState(state, view.neurons[u + kAhead]);
-               NeuronGradient(view, u, parts, cursor.ValuesOf(u), gradient.data());
-               AdamRow(state, view.neurons[u], gradient.data(), step);
-             }
-           });
+  const int64_t d = update.d();
+  parallel(view.count, NeuronCost(view, d) + 3 * RowCost(d), [&](int64_t begin, int64_t end) {
+    std::vector<float> gradient(d);
+    SharedCursor cursor(view, begin, shared.get(), d);
+    for (int64_t u = begin; u < end; ++u) {
+      if (u + kAhead < end) update.Prefetch(view.neurons[u + kAhead]);
+      NeuronGradient(view, u, parts, cursor.ValuesOf(u), gradient.data());
+      update.Move(view.neurons[u] * d, d, gradient.data());
+      update.Finish(view.neurons[u]);
+    }
+  });
 }
 
 }  // namespace dslide

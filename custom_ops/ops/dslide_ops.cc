@@ -460,6 +460,7 @@ REGISTER_OP("DslideFullCrossentropyGradient")
       return absl::OkStatus();
     });
 
+// With unit_rows each row that a step moves has length 1 afterwards.
 #define DSLIDE_ADAM_INPUTS           \
   Input("weight: resource")          \
       .Input("momentum: resource")   \
@@ -469,7 +470,16 @@ REGISTER_OP("DslideFullCrossentropyGradient")
       .Input("weight_decay: float")  \
       .Attr("beta_1: float")         \
       .Attr("beta_2: float")         \
-      .Attr("epsilon: float")
+      .Attr("epsilon: float")        \
+      .Attr("unit_rows: bool = false")
+
+#define DSLIDE_ADAGRAD_INPUTS         \
+  Input("weight: resource")           \
+      .Input("accumulator: resource") \
+      .Input("learning_rate: float")  \
+      .Input("weight_decay: float")   \
+      .Attr("epsilon: float")         \
+      .Attr("unit_rows: bool = false")
 
 REGISTER_OP("DslideDenseAdam")
     .DSLIDE_ADAM_INPUTS.Input("gradient: float")
@@ -486,6 +496,23 @@ REGISTER_OP("DslideRowGradientAdam")
     .DSLIDE_ADAM_INPUTS.DSLIDE_GRADIENT_PARTS.SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       return CheckRanks(c, 3, {0, 0, 0, 2, 1, 2, 1, 1, 1, 1, 1});
+    });
+
+REGISTER_OP("DslideDenseAdagrad")
+    .DSLIDE_ADAGRAD_INPUTS.Input("gradient: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) { return CheckRanks(c, 2, {0, 0}); });
+
+REGISTER_OP("DslideRowAdagrad")
+    .DSLIDE_ADAGRAD_INPUTS.Input("rows: int32")
+    .Input("gradient: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) { return CheckRanks(c, 2, {0, 0, 1}); });
+
+REGISTER_OP("DslideRowGradientAdagrad")
+    .DSLIDE_ADAGRAD_INPUTS.DSLIDE_GRADIENT_PARTS.SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      return CheckRanks(c, 2, {0, 0, 2, 1, 2, 1, 1, 1, 1, 1});
     });
 
 }  // namespace tensorflow

@@ -1061,6 +1061,8 @@ void CheckScans(const Shape& shape, Source* source) {
 }
 
 // Adam.
+const AdamStep kStep = {0.02f, 0.9f, 0.99f, 1e-3f, 0.003f};
+
 struct Moments {
   Floats weight, momentum, velocity;
 
@@ -1068,7 +1070,9 @@ struct Moments {
       : weight(source->Array(size)), momentum(source->Array(size)), velocity(source->Array(size)) {
     for (float& value : velocity) value *= value;
   }
-  AdamState State(int64_t d) { return {weight.data(), momentum.data(), velocity.data(), d}; }
+  AdamUpdate Update(int64_t d, bool unit_rows = false) {
+    return {weight.data(), momentum.data(), velocity.data(), d, kStep, unit_rows};
+  }
 };
 
 void CheckAdamIsSame(const Moments& one, const Moments& two, const std::string& what) {
@@ -1076,8 +1080,6 @@ void CheckAdamIsSame(const Moments& one, const Moments& two, const std::string& 
   CheckSame(one.momentum, two.momentum, what + ": momentum");
   CheckSame(one.velocity, two.velocity, what + ": velocity");
 }
-
-const AdamStep kStep = {0.02f, 0.9f, 0.99f, 1e-3f, 0.003f};
 
 // Whether `after` is one step from `before` with the gradient given, at the places given.
 void CheckStep(const Moments& before, const Moments& after, const Doubles& gradient,
@@ -1110,8 +1112,8 @@ void CheckDenseAdam() {
     const Moments start(n, &source);
     const Floats gradient = source.Array(n);
     Moments one = start, four = start;
-    DenseAdam(one.State(n), n, gradient.data(), kStep, Alone);
-    DenseAdam(four.State(n), n, gradient.data(), kStep, FourThreads);
+    UpdateAll(one.Update(n), n, gradient.data(), Alone);
+    UpdateAll(four.Update(n), n, gradient.data(), FourThreads);
     CheckAdamIsSame(one, four, "DenseAdam by threads");
     CheckStep(start, one, Doubles(gradient.begin(), gradient.end()), Doubles(n, 0), "DenseAdam");
   }
@@ -1126,12 +1128,12 @@ void CheckRowAdam(const Shape& shape, const Layer& layer, Source* source) {
   Floats gradient(count * d);
   RowGradient(view.view(), parts, gradient.data(), Alone);
   Moments apart = start;
-  RowAdam(apart.State(d), view.neurons.data(), count, gradient.data(), kStep, Alone);
+  UpdateRows(apart.Update(d), view.neurons.data(), count, gradient.data(), Alone);
   for (const ParallelFor& pool : kPools) {
     Moments threads = start, fused = start;
-    RowAdam(threads.State(d), view.neurons.data(), count, gradient.data(), kStep, pool);
+    UpdateRows(threads.Update(d), view.neurons.data(), count, gradient.data(), pool);
     CheckAdamIsSame(apart, threads, shape.Name("RowAdam by threads"));
-    RowGradientAdam(view.view(), parts, fused.State(d), kStep, pool);
+    UpdateRowsOf(view.view(), parts, fused.Update(d), pool);
     CheckAdamIsSame(apart, fused, shape.Name("RowGradientAdam"));
   }
   // Touched rows make one step, all others none.
@@ -1152,6 +1154,49 @@ void CheckRowAdam(const Shape& shape, const Layer& layer, Source* source) {
   }
   CheckStep(touched, stepped, Doubles(gradient.begin(), gradient.end()), Doubles(count * d, 0),
             shape.Name("RowAdam"));
+}
+
+// Adagrad by rows, with and without rows of length 1, against its definition.
+void CheckAdagrad(const Shape& shape, const Layer& layer, Source* source) {
+  const int64_t d = shape.d;
+  const View view(layer, shape.units, Alone);
+  const GradientParts parts = layer.parts(shape);
+  const int64_t count = view.neurons.size();
+  Floats weight = source->Array(shape.units * d), sums = source->Array(shape.units * d);
+  for (float& sum : sums) sum *= sum;
+  Floats gradient(count * d);
+  RowGradient(view.view(), parts, gradient.data(), Alone);
+  const AdagradStep step = {0.05f, 1e-3f, 0.002f};
+  for (bool unit_rows : {false, true}) {
+    Floats w = weight, v = sums, w_fused = weight, v_fused = sums;
+    UpdateRows(AdagradUpdate(w.data(), v.data(), d, step, unit_rows), view.neurons.data(), count,
+               gradient.data(), FourThreads);
+    UpdateRowsOf(view.view(), parts,
+                 AdagradUpdate(w_fused.data(), v_fused.data(), d, step, unit_rows), FourThreads);
+    CheckSame(w, w_fused, shape.Name("UpdateRowsOf by Adagrad: weight"));
+    CheckSame(v, v_fused, shape.Name("UpdateRowsOf by Adagrad: accumulator"));
+    Doubles expected(weight.begin(), weight.end()), expected_sums(sums.begin(), sums.end());
+    for (int64_t u = 0; u < count; ++u) {
+      const int64_t at = view.neurons[u] * d;
+      double squares = 0;
+      for (int64_t i = 0; i < d; ++i) {
+        const double g = gradient[u * d + i];
+        expected_sums[at + i] += g * g;
+        expected[at + i] -= step.decay * double{weight[at + i]} +
+                            step.rate * g / (std::sqrt(expected_sums[at + i]) + step.epsilon);
+        squares += expected[at + i] * expected[at + i];
+      }
+      if (!unit_rows || squares == 0) continue;
+      for (int64_t i = 0; i < d; ++i) expected[at + i] /= std::sqrt(squares);
+    }
+    Doubles bound(expected.size()), bound_sums(expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      bound[i] = 1e-5 * (1 + std::abs(expected[i]));
+      bound_sums[i] = 8 * kRounding * expected_sums[i];
+    }
+    CheckClose(w, expected, bound, shape.Name("Adagrad: weight"));
+    CheckClose(v, expected_sums, bound_sums, shape.Name("Adagrad: accumulator"));
+  }
 }
 
 void CheckGroupedRows() {
@@ -1216,6 +1261,7 @@ void CheckAll() {
       CheckSoftmax(shape, layer, &source);
       CheckActiveTopK(shape, layer, &source);
       CheckRowAdam(shape, layer, &source);
+      CheckAdagrad(shape, layer, &source);
     }
   }
 }

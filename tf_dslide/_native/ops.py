@@ -427,7 +427,7 @@ def full_crossentropy_gradient(
 
 
 class AdamArguments(NamedTuple):
-    """What the three Adam ops share."""
+    """What the three Adam ops share; with `unit_rows` rows that move get length 1."""
 
     weight: tf.Tensor
     momentum: tf.Tensor
@@ -438,6 +438,18 @@ class AdamArguments(NamedTuple):
     beta_1: float
     beta_2: float
     epsilon: float
+    unit_rows: bool = False
+
+
+class AdagradArguments(NamedTuple):
+    """What the three Adagrad ops share; with `unit_rows` rows that move get length 1."""
+
+    weight: tf.Tensor
+    accumulator: tf.Tensor
+    learning_rate: tf.Tensor
+    weight_decay: tf.Tensor
+    epsilon: float
+    unit_rows: bool = False
 
 
 def dense_adam(arguments: AdamArguments, gradient: tf.Tensor) -> tf.Operation:
@@ -474,6 +486,21 @@ class RowGradientParts(NamedTuple):
 def row_gradient_adam(arguments: AdamArguments, parts: RowGradientParts) -> tf.Operation:
     """One step of Adam on the rows of `parts`, whose gradients never reach memory."""
     return _ops.dslide_row_gradient_adam(**arguments._asdict(), **parts.inputs())
+
+
+def dense_adagrad(arguments: AdagradArguments, gradient: tf.Tensor) -> tf.Operation:
+    """One step of Adagrad on all weights."""
+    return _ops.dslide_dense_adagrad(**arguments._asdict(), gradient=gradient)
+
+
+def row_adagrad(arguments: AdagradArguments, rows: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
+    """One step of Adagrad on the rows named; gradients of a row named twice add up."""
+    return _ops.dslide_row_adagrad(**arguments._asdict(), rows=rows, gradient=gradient)
+
+
+def row_gradient_adagrad(arguments: AdagradArguments, parts: RowGradientParts) -> tf.Operation:
+    """One step of Adagrad on the rows of `parts`, whose gradients never reach memory."""
+    return _ops.dslide_row_gradient_adagrad(**arguments._asdict(), **parts.inputs())
 
 
 class RowSlices(tf.IndexedSlices):
