@@ -1,6 +1,7 @@
 """The command line of `compare.py`: what to run, one method after the other, and a table."""
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -292,6 +293,9 @@ def start(hosts: Sequence[str]) -> None:
     Args:
         hosts: Of the ranks that this program was started on.
     """
+    # Whoever ends this program ends its jobs too, and keeps what they measured.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(main)
     app(obj=hosts, prog_name="compare.py")

@@ -5,7 +5,7 @@ apart. So gradients are summed here, by Horovod's operations, and `tests/baselin
 ranks agree with one process on the joined batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from baselines.ranks import Ranks
@@ -53,27 +53,22 @@ class Meter:
         self._bytes = self._messages = 0
         self._seconds = 0.0
 
-    def averaged(
-        self, gradients: Sequence["tf.Tensor"]
-    ) -> tuple[list["tf.Tensor"], list["tf.Tensor"]]:
-        """The means over ranks, and the clock before and after, in a `tf.function`."""
-        import horovod.tensorflow as hvd
+    @staticmethod
+    def timed(
+        tensors: Sequence["tf.Tensor"], communicate: Callable[[list], list]
+    ) -> tuple[list["tf.Tensor"], "tf.Tensor"]:
+        """What `communicate` makes of the tensors, and its seconds, in a `tf.function`.
+
+        It begins when all tensors are there, so no computing is in that time.
+        """
         import tensorflow as tf
 
-        with tf.control_dependencies(gradients):
+        with tf.control_dependencies(tensors):
             before = tf.timestamp()
         with tf.control_dependencies([before]):
-            gradients = [tf.identity(gradient) for gradient in gradients]
-        means = hvd.grouped_allreduce(gradients, op=hvd.Average)
-        with tf.control_dependencies(means):
-            after = tf.timestamp()
-        return means, [before, after]
-
-    def gathered(self, tensors: Sequence["tf.Tensor"]) -> list["tf.Tensor"]:
-        """The ranks' tensors one below the other, each."""
-        import horovod.tensorflow as hvd
-
-        return [hvd.allgather(tensor) for tensor in tensors]
+            results = communicate([tf.identity(tensor) for tensor in tensors])
+        with tf.control_dependencies(results):
+            return results, tf.timestamp() - before
 
     def add(self, seconds: float, reduced: int, gathered: int, operations: int) -> None:
         """Notes a step: its seconds, the bytes of the tensors, the operations on them."""

@@ -7,6 +7,8 @@ from baselines.tensorflow_dense import TensorFlowDense, stream_of
 from baselines.training import Exchanged, Session
 
 if TYPE_CHECKING:
+    import tensorflow as tf
+
     from baselines.dense_softmax import Gradients
 
 
@@ -35,6 +37,11 @@ class HorovodDense(TensorFlowDense):
         return self._meter.exchanged()
 
     def _joined(self, found: "Gradients") -> "Gradients":
-        means, (before, after) = self._meter.averaged(found.weights)
-        self._waited.assign(after - before)
+        import horovod.tensorflow as hvd
+
+        def average(gradients: list["tf.Tensor"]) -> list["tf.Tensor"]:
+            return hvd.grouped_allreduce(gradients, op=hvd.Average)
+
+        means, seconds = self._meter.timed(found.weights, average)
+        self._waited.assign(seconds)
         return found._replace(weights=means)

@@ -10,6 +10,9 @@ from baselines.training import Exchanged, Session
 if TYPE_CHECKING:
     import tensorflow as tf
 
+# Ids and gradients of three tables, and one bias.
+_OPERATIONS = 7
+
 
 class HorovodSampled(TensorFlowSampled):
     """Each rank trains on its part of each batch; all draw the same negatives."""
@@ -31,8 +34,8 @@ class HorovodSampled(TensorFlowSampled):
     def step(self) -> float:
         """One step."""
         loss = super().step()
-        seconds, gathered, reduced, operations = self.peer.count.numpy()
-        self._meter.add(float(seconds), int(reduced), int(gathered), int(operations))
+        seconds, gathered, reduced = self.peer.count.numpy()
+        self._meter.add(float(seconds), int(reduced), int(gathered), _OPERATIONS)
         return loss
 
     def exchanged(self) -> Exchanged:
@@ -42,44 +45,42 @@ class HorovodSampled(TensorFlowSampled):
 
 def _gathering_peer(meter: Meter, arguments: tuple[Any, ...]) -> Any:
     """A `RowAdamPeer` whose gradients are the means of all ranks'."""
+    import horovod.tensorflow as hvd
     import tensorflow as tf
 
     from benchmarks import peers
 
     class GatheringPeer(peers.RowAdamPeer):
-        """`count` holds a step's seconds, bytes gathered, bytes reduced, and operations."""
+        """`count` holds a step's seconds, and the bytes that it gathered and reduced."""
 
         def __init__(self) -> None:
             super().__init__(*arguments)
-            self.count = tf.Variable(tf.zeros([4], tf.float64), trainable=False)
+            self.count = tf.Variable(tf.zeros([3], tf.float64), trainable=False)
 
-        def step(self, features: tf.SparseTensor, labels: tf.RaggedTensor) -> tf.Tensor:
-            self.count.assign(tf.zeros([4], tf.float64))
-            return super().step(features, labels)
+        def _joined(
+            self, updates: list[tuple[peers.Table, peers.Rows]], dense: tf.Tensor
+        ) -> tuple[list[tuple[peers.Table, peers.Rows]], tf.Tensor]:
+            def communicate(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+                mean = hvd.allreduce(tensors[-1], op=hvd.Average)
+                return [*map(hvd.allgather, tensors[:-1]), mean]
 
-        def _train(self, table: peers.Table, rows: peers.Rows, rates: peers.AdamRates) -> None:
-            with tf.control_dependencies([rows.ids, rows.gradient]):
-                before = tf.timestamp()
-            with tf.control_dependencies([before]):
-                parts = [tf.identity(rows.ids), tf.identity(rows.gradient)]
-            ids, gradients = meter.gathered(parts)
-            with tf.control_dependencies([ids, gradients]):
-                after = tf.timestamp()
-            sent = sum(tf.size(part, tf.int64) * 4 for part in parts)
-            self._count(after - before, gathered=sent, operations=2)
+            sent = [part for _, rows in updates for part in (rows.ids, rows.gradient)]
+            (*found, mean), seconds = meter.timed([*sent, dense], communicate)
+            gathered = 4 * sum(tf.size(part) for part in sent)
+            self.count.assign(
+                tf.stack([tf.cast(n, tf.float64) for n in (seconds, gathered, 4 * tf.size(dense))])
+            )
+            pairs = zip(found[::2], found[1::2], strict=True)
+            tables = [table for table, _ in updates]
+            return [
+                (table, self._summed(table, *pair))
+                for table, pair in zip(tables, pairs, strict=True)
+            ], mean
+
+        @staticmethod
+        def _summed(table: peers.Table, ids: tf.Tensor, gradients: tf.Tensor) -> peers.Rows:
             ids, places = tf.unique(ids)
             sums = tf.math.unsorted_segment_sum(gradients, places, tf.size(ids))
-            table.train(ids, table.rows(ids), sums / meter.size, rates)
-
-        def _whole(self, gradient: tf.Tensor) -> tf.Tensor:
-            (mean,), (before, after) = meter.averaged([gradient])
-            self._count(after - before, reduced=tf.size(gradient, tf.int64) * 4, operations=1)
-            return mean
-
-        def _count(
-            self, seconds: tf.Tensor, gathered: Any = 0, reduced: Any = 0, operations: int = 0
-        ) -> None:
-            numbers = [seconds, gathered, reduced, operations]
-            self.count.assign_add(tf.stack([tf.cast(n, tf.float64) for n in numbers]))
+            return peers.Rows(ids, table.rows(ids), sums / meter.size)
 
     return GatheringPeer()

@@ -328,19 +328,23 @@ class RowAdamPeer:
         by_sum = tf.where(hidden > 0, found.hidden, 0.0)
 
         rates = self._schedule.next()
-        self._train(self.kernel, Rows(chosen.ids, kernel, found.kernel), rates)
-        self._train(self.bias, Rows(chosen.ids, bias, found.bias), rates)
         by_rows = transposed_times(seen.matrix, by_sum)
-        self._train(self.input_kernel, Rows(seen.columns, input_rows, by_rows), rates)
-        apply_adam(self.input_bias, self._whole(tf.reduce_sum(by_sum, axis=0)), rates)
+        updates = [
+            (self.kernel, Rows(chosen.ids, kernel, found.kernel)),
+            (self.bias, Rows(chosen.ids, bias, found.bias)),
+            (self.input_kernel, Rows(seen.columns, input_rows, by_rows)),
+        ]
+        updates, by_input_bias = self._joined(updates, tf.reduce_sum(by_sum, axis=0))
+        for table, rows in updates:
+            table.train(*rows, rates)
+        apply_adam(self.input_bias, by_input_bias, rates)
         return found.loss
 
-    def _train(self, table: Table, rows: Rows, rates: AdamRates) -> None:
-        table.train(*rows, rates)
-
-    def _whole(self, gradient: tf.Tensor) -> tf.Tensor:
-        """The gradient of all processes together; there is but one here."""
-        return gradient
+    def _joined(
+        self, updates: list[tuple[Table, Rows]], dense: tf.Tensor
+    ) -> tuple[list[tuple[Table, Rows]], tf.Tensor]:
+        """The gradients of all processes together; there is but one here."""
+        return updates, dense
 
     def hidden(self, features: tf.SparseTensor) -> tf.Tensor:
         """The hidden vectors, `(batch, hidden)`."""
