@@ -10,6 +10,8 @@ import tf_dslide
 
 MODULES = [
     "tf_dslide",
+    "tf_dslide.centroids",
+    "tf_dslide.constraints",
     "tf_dslide.hashing",
     "tf_dslide.initializers",
     "tf_dslide.labels",
