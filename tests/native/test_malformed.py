@@ -60,6 +60,11 @@ def adam(**more):
     return variables | numbers | BETAS | more
 
 
+def adagrad(**more):
+    variables = {name: variable(UNITS, D) for name in ("weight", "accumulator")}
+    return variables | {"learning_rate": 0.1, "weight_decay": 0.0, "epsilon": 1e-7} | more
+
+
 def layer(**more):
     return {"kernel": variable(UNITS, D), "bias": [variable(UNITS)]} | more
 
@@ -161,9 +166,14 @@ SOUND = {
     "dense_adam": lambda: adam(gradient=tf.ones([UNITS, D])),
     "row_adam": lambda: adam(rows=int32(4, 1), gradient=tf.ones([2, D])),
     "row_gradient_adam": lambda: adam(x=X, **COEFS, **VIEW),
+    "dense_adagrad": lambda: adagrad(gradient=tf.ones([UNITS, D])),
+    "row_adagrad": lambda: adagrad(rows=int32(4, 1), gradient=tf.ones([2, D])),
+    "row_gradient_adagrad": lambda: adagrad(x=X, **COEFS, **VIEW),
 }
 SOFTMAX_OPS = ("softmax_crossentropy", "softmax_parts", "softmax_gradient")
 ADAM_OPS = ("dense_adam", "row_adam", "row_gradient_adam")
+ADAGRAD_OPS = ("dense_adagrad", "row_adagrad", "row_gradient_adagrad")
+UPDATING_OPS = ADAM_OPS + ADAGRAD_OPS
 
 
 def handles(value):
@@ -209,7 +219,7 @@ RANKS = [
     (op, name)
     for op, make in SOUND.items()
     for name, value in make().items()
-    if isinstance(value, tf.Tensor) and (name, op in ADAM_OPS) != ("gradient", True)
+    if isinstance(value, tf.Tensor) and (name, op in UPDATING_OPS) != ("gradient", True)
 ]
 
 
@@ -221,9 +231,9 @@ def test_wrong_ranks(op, name):
         assert_refused(op, **{name: value[0]})
 
 
-@pytest.mark.parametrize("op", ADAM_OPS)
+@pytest.mark.parametrize("op", UPDATING_OPS)
 @pytest.mark.parametrize("name", ["learning_rate", "weight_decay"])
-def test_wrong_ranks_of_adam_numbers(op, name):
+def test_wrong_ranks_of_numbers(op, name):
     assert_refused(op, **{name: tf.constant([0.1])})
 
 
@@ -477,6 +487,10 @@ def test_wrong_number_of_coefficients(op, length):
         ("row_adam", {"rows": int32(4, -1)}),
         ("row_adam", {"rows": int32(-1, 4)}),
         ("row_adam", {"rows": int32(4, 4, UNITS), "gradient": tf.ones([3, D])}),
+        ("dense_adagrad", {"gradient": tf.ones([UNITS, D + 1])}),
+        ("row_adagrad", {"gradient": tf.ones([3, D])}),
+        ("row_adagrad", {"rows": int32(4, UNITS)}),
+        ("row_gradient_adagrad", {"x": tf.ones([ROWS, D + 1])}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
@@ -643,6 +657,15 @@ def test_one_variable_twice(op, names):
     assert "twice" in message
 
 
+@pytest.mark.parametrize("op", ADAGRAD_OPS)
+def test_bad_adagrad(op):
+    both = variable(UNITS, D)
+    assert "twice" in assert_refused(op, weight=both, accumulator=both)
+    assert "one shape" in assert_refused(op, accumulator=variable(UNITS, D + 1))
+    assert_refused(op, epsilon=-1.0)
+    assert_refused(op, epsilon=float("nan"))
+
+
 @pytest.mark.parametrize("op", ADAM_OPS)
 @pytest.mark.parametrize(
     "changes",
@@ -683,7 +706,7 @@ def trace(op, *, known):
     return shapes
 
 
-@pytest.mark.parametrize("op", [op for op in SOUND if op not in ADAM_OPS])
+@pytest.mark.parametrize("op", [op for op in SOUND if op not in UPDATING_OPS])
 def test_shapes_in_graphs(op):
     results = [result.shape for result in tf.nest.flatten(call(op, SOUND[op]()))]
     for known in (True, False):
@@ -694,8 +717,8 @@ def test_shapes_in_graphs(op):
             assert shape.is_compatible_with(result)
 
 
-@pytest.mark.parametrize("op", ADAM_OPS)
-def test_adam_in_graphs(op):
+@pytest.mark.parametrize("op", UPDATING_OPS)
+def test_updates_in_graphs(op):
     for known in (True, False):
         assert trace(op, known=known) == [None]
 
