@@ -1,7 +1,8 @@
 """Builds Horovod for this environment once, and keeps the wheel in the user's cache.
 
 `python baselines/build_horovod.py` (or `make baselines`) takes 5 to 20 minutes of two cores the
-first time and seconds later. It needs a C++ compiler; cmake comes by pip if it is missing.
+first time and seconds later; with `--if-built` it installs a wheel that is there and never builds.
+It needs a C++ compiler; cmake comes by pip if it is missing.
 
 Horovod 0.28.1 builds on TensorFlow 2.21 unpatched but for one file, made for GPUs, which includes
 headers that TensorFlow no longer ships. Empty ones are enough.
@@ -18,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HOROVOD = "0.28.1"
+IF_BUILT = "--if-built"
 # What Horovod needs at run time; its own list would bring other versions of what is here.
 NEEDED = ("cloudpickle", "psutil", "pyyaml", "packaging")
 MISSING_HEADERS = (
@@ -100,6 +102,9 @@ def main() -> None:
         raise SystemExit("build_horovod.py: MPI is missing: pip install '.[mpi]' first")
     folder = cache_folder()
     wheels = list(folder.glob("horovod-*.whl"))
+    if not wheels and IF_BUILT in sys.argv[1:]:
+        print("Horovod was not built yet, its tests are skipped: make baselines", file=sys.stderr)
+        return
     if not wheels:
         print("building Horovod once: some minutes", file=sys.stderr, flush=True)
     wheel = wheels[0] if wheels else build(folder)
