@@ -18,7 +18,7 @@ from reports.grouping import (
 )
 from reports.published import PUBLISHED, Published
 from reports.reading import Record
-from reports.tables import SEPARATOR, bytes_per_step, over_ranks, rate, source
+from reports.tables import SEPARATOR, bytes_per_step, epoch_seconds, peak_mb, rate, source
 
 BESIDE = [
     "claim",
@@ -131,7 +131,7 @@ def _found(published: Published, records: Sequence[Record]) -> Iterator[Found]:
 def _against_horovod(
     published: Published, record: Record, records: Sequence[Record]
 ) -> Iterator[Found]:
-    value = {"speed": rate, "epoch": _epoch_seconds, "traffic": bytes_per_step}[published.kind]
+    value = {"speed": rate, "epoch": epoch_seconds, "traffic": bytes_per_step}[published.kind]
     basis = find_basis(record, "horovod-dense", records, lambda one: bool(value(one)), "").record
     ours, theirs = value(record), value(basis) if basis else None
     if not ours or not theirs:
@@ -164,8 +164,8 @@ def _largest(records: Sequence[Record]) -> Iterator[Found]:
     if able:
         record = max(able, key=lambda one: (one.run.model.parameters or 0, one.file))
         figure = f"{(record.run.model.parameters or 0) / 1e6:,.4g} million parameters"
-        if peaks := over_ranks(record, "peak_mb"):
-            figure += f", at most {max(peaks) / 1000:,.3g} GB a process"
+        if (peak := peak_mb(record)) is not None:
+            figure += f", at most {peak / 1000:,.3g} GB a process"
         yield Found(record, None, figure)
 
 
@@ -183,7 +183,3 @@ def _missing(published: Published) -> str:
         return f"no D-SLIDE run{nodes}{data} beside a run on a {published.gpu}"
     network = f" under {published.network}" if published.network else ""
     return f"no pair of a D-SLIDE and a dense Horovod run{nodes}{network}{data}"
-
-
-def _epoch_seconds(record: Record) -> float | None:
-    return record.steps.epoch_seconds if record.steps else None

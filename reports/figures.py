@@ -11,7 +11,15 @@ from reports.formats import megabytes, seconds, size
 from reports.grouping import batch_size, labels, title
 from reports.reading import Record
 from reports.style import LINES, Look, drawing, looks
-from reports.tables import bytes_per_step, mean, measured, over_ranks, rate
+from reports.tables import (
+    bytes_per_rank,
+    epoch_seconds,
+    mean,
+    measured,
+    over_ranks,
+    peak_mb,
+    rate,
+)
 
 COMPUTING, WAITING = "#0072B2", "#E69F00"
 ROW, FRAME = 0.52, 0.75  # inches of a bar with its label, and of the rest
@@ -59,23 +67,10 @@ def draw(records: Sequence[Record], everything: Sequence[Record]) -> Iterator[Dr
     yield _scaling(records, style)
 
 
-def _epoch_seconds(record: Record) -> float | None:
-    return record.steps.epoch_seconds if record.steps else None
-
-
-def _bytes_per_rank(record: Record) -> float | None:
-    sent = bytes_per_step(record)
-    return None if sent is None else sent / record.run.ranks
-
-
-def _peak(record: Record) -> float | None:
-    return max(over_ranks(record, "peak_mb"), default=None)
-
-
 BARS: tuple[tuple[str, str, str, Callable, Callable, bool], ...] = (
-    ("epoch_time", "Time of an epoch", "seconds", _epoch_seconds, seconds, True),
-    ("bytes", "Bytes that each rank sends a step", "bytes", _bytes_per_rank, size, True),
-    ("memory", "Peak memory of the largest rank", "MB", _peak, megabytes, False),
+    ("epoch_time", "Time of an epoch", "seconds", epoch_seconds, seconds, True),
+    ("bytes", "Bytes that each rank sends a step", "bytes", bytes_per_rank, size, True),
+    ("memory", "Peak memory of the largest rank", "MB", peak_mb, megabytes, False),
 )
 
 

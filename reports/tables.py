@@ -222,6 +222,22 @@ def bytes_per_step(record: Record) -> float | None:
     return sum(sent) if len(sent) == record.run.ranks else None
 
 
+def bytes_per_rank(record: Record) -> float | None:
+    """Bytes that a rank sends in a step, in the mean; None if not known of every rank."""
+    sent = bytes_per_step(record)
+    return None if sent is None else sent / record.run.ranks
+
+
+def epoch_seconds(record: Record) -> float | None:
+    """Seconds of a pass over the training data."""
+    return record.steps.epoch_seconds if record.steps else None
+
+
+def peak_mb(record: Record) -> float | None:
+    """Peak memory of the largest rank; None if not known of every rank."""
+    return max(over_ranks(record, "peak_mb"), default=None)
+
+
 def measured(record: Record) -> list[Measure]:
     """The evaluations that have a P@1, by training time."""
     return sorted(
@@ -242,7 +258,6 @@ def last_measure(record: Record) -> Measure | None:
 
 def _speed(record: Record, label: str) -> dict[str, Any]:
     steps = record.steps
-    sent = bytes_per_step(record)
     sources = {rank.bytes_source for rank in rank_figures(record)} - {None}
     return {
         "label": label,
@@ -253,15 +268,15 @@ def _speed(record: Record, label: str) -> dict[str, Any]:
         "samples_per_second": rate(record),
         "median_step_seconds": steps.median_step_seconds if steps else None,
         "mean_step_seconds": steps.mean_step_seconds if steps else None,
-        "epoch_seconds": steps.epoch_seconds if steps else None,
+        "epoch_seconds": epoch_seconds(record),
         "epoch_measured": steps.epoch_measured if steps else None,
-        "bytes_per_rank_and_step": None if sent is None else sent / record.run.ranks,
-        "bytes_per_step": sent,
+        "bytes_per_rank_and_step": bytes_per_rank(record),
+        "bytes_per_step": bytes_per_step(record),
         "bytes_source": ", ".join(sorted(str(name) for name in sources)) or None,
         "messages_per_step": mean(over_ranks(record, "messages_per_step")),
         "seconds_computing": mean(over_ranks(record, "seconds_computing")),
         "seconds_waiting": mean(over_ranks(record, "seconds_waiting")),
-        "peak_mb": max(over_ranks(record, "peak_mb"), default=None),
+        "peak_mb": peak_mb(record),
         "method": record.run.method,
         "ranks": record.run.ranks,
         "batch_size": batch_size(record),
