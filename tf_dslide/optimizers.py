@@ -26,6 +26,11 @@ class _RowOptimizer(keras.optimizers.Optimizer):
                 "MPIModelParallel each rank has a part of it; use `clipvalue`"
             )
         super().build(variables)
+        self._add_own_variables(variables)
+
+    @abstractmethod
+    def _add_own_variables(self, variables: list[Any]) -> None:
+        """Makes what the optimizer keeps of each variable."""
 
     def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
         """One step; rows that are to have length 1 get it in the update, not afterwards."""
@@ -162,11 +167,8 @@ class SparseAdam(_RowOptimizer):
         self.beta_2 = float(beta_2)
         self.epsilon = float(epsilon)
 
-    def build(self, variables: list[Any]) -> None:
-        """Makes two moments for each variable."""
-        if self.built:
-            return
-        super().build(variables)
+    def _add_own_variables(self, variables: list[Any]) -> None:
+        """Two moments for each variable."""
         self._momentums, self._velocities = self.add_optimizer_variables(
             variables, ["momentum", "velocity"]
         )
@@ -248,11 +250,8 @@ class SparseAdagrad(_RowOptimizer):
             )
         self.epsilon = float(epsilon)
 
-    def build(self, variables: list[Any]) -> None:
-        """Makes an accumulator for each variable."""
-        if self.built:
-            return
-        super().build(variables)
+    def _add_own_variables(self, variables: list[Any]) -> None:
+        """An accumulator for each variable."""
         start = keras.initializers.Constant(self.initial_accumulator_value)
         self._accumulators = self.add_optimizer_variables(
             variables, "accumulator", initializer=start
