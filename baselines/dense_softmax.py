@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import peers
+from tf_dslide import LabelPrior
 
 
 class Gradients(NamedTuple):
@@ -88,10 +89,9 @@ class DenseNetwork:
             peers.apply_adam([weight, *moments], gradient, rates)
 
 
-def log_prior(counts: np.ndarray) -> np.ndarray:
-    """A first bias from the labels' counts, as `tf_dslide.LabelPrior` gives."""
-    logs = np.log(counts + 1.0)
-    return (logs - logs.max()).astype(np.float32)
+def log_prior(counts: np.ndarray) -> tf.Tensor:
+    """A first bias from the labels' counts: that of our own layers."""
+    return LabelPrior(counts)(counts.shape, "float32")
 
 
 def best_of(

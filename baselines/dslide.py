@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from baselines.ranks import Ranks
-from baselines.training import Exchanged, Session, StepMethod, rate_of
+from baselines.training import Exchanged, Session, StepMethod, rate_of, stream_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -25,7 +25,6 @@ class DSlide(StepMethod):
         import keras
 
         import tf_dslide
-        from tf_dslide.data import batches
 
         task, train = session.task, session.train
         self._strategy = strategy_of(session.ranks)
@@ -41,10 +40,7 @@ class DSlide(StepMethod):
         ]
         model = keras.Sequential([keras.Input((train.num_features,), sparse=True), *self._layers])
         model.compile(tf_dslide.SparseAdam(schedule(session)), tf_dslide.SlideCrossentropy())
-        stream = batches(
-            train, task.batch_size, shuffle=True, seed=task.seed, drop_remainder=is_enough(session)
-        )
-        self._model, self._stream = model, iter(stream.repeat())
+        self._model, self._stream = model, stream_of(session)
         model.make_train_function()
         self._train_on = model.train_function  # what fit calls for each batch
 
@@ -87,8 +83,3 @@ def schedule(session: Session) -> Any:
     if rate.total_steps is None:
         return rate.highest
     return keras.optimizers.schedules.PolynomialDecay(rate.highest, rate.total_steps, 0.0)
-
-
-def is_enough(session: Session) -> bool:
-    """Whether the data fill a batch, so that smaller ones can be left out."""
-    return session.train.num_samples >= session.task.batch_size

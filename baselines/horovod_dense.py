@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from baselines.horovod_common import Meter, broadcast, start
-from baselines.tensorflow_dense import TensorFlowDense, stream_of
+from baselines.tensorflow_dense import TensorFlowDense
 from baselines.training import Exchanged, Session
 
 if TYPE_CHECKING:
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 class HorovodDense(TensorFlowDense):
     """Each rank trains the whole network on its part of each batch."""
 
+    own_part = True
+
     def __init__(self, session: Session) -> None:
         import tensorflow as tf
 
         start(session.ranks)
         super().__init__(session)
-        self._stream = stream_of(session, own_part=True)
         self._meter = Meter(session.ranks.size)
         self._waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self._bytes = sum(4 * weight.shape.num_elements() for weight in self.network.weights)

@@ -1,14 +1,10 @@
 """Sampled softmax in data parallel: Horovod gathers the gradients of the rows that were used."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from baselines.horovod_common import Meter, broadcast, start
-from baselines.tensorflow_dense import stream_of
 from baselines.tensorflow_sampled import TensorFlowSampled, peer_arguments
 from baselines.training import Exchanged, Session
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 # Ids and gradients of three tables, and one bias.
 _OPERATIONS = 7
@@ -16,6 +12,8 @@ _OPERATIONS = 7
 
 class HorovodSampled(TensorFlowSampled):
     """Each rank trains on its part of each batch; all draw the same negatives."""
+
+    own_part = True
 
     def __init__(self, session: Session) -> None:
         start(session.ranks)
@@ -27,9 +25,6 @@ class HorovodSampled(TensorFlowSampled):
 
     def _make(self, session: Session) -> Any:
         return _gathering_peer(self._meter, peer_arguments(session))
-
-    def _batches(self, session: Session) -> "tf.data.Iterator":
-        return stream_of(session, own_part=True)
 
     def step(self) -> float:
         """One step."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+from benchmarks.environment import RANK_VARIABLES, launched_rank
 
 
 class Ranks:
@@ -29,11 +29,6 @@ class Ranks:
         return self._comm.allgather(value) if self._comm else [value]
 
 
-def launched_rank() -> int:
-    """The rank that a launcher gave this process, before MPI is started."""
-    return next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), 0)
-
-
 def outer_hosts() -> list[str] | None:
     """Hosts of the ranks that mpirun started this program on.
 
@@ -41,7 +36,7 @@ def outer_hosts() -> list[str] | None:
     is left at once, for the jobs to be started need it.
     """
     here = os.uname().nodename
-    if not any(name in os.environ for name in _RANK_VARIABLES):
+    if not any(name in os.environ for name in RANK_VARIABLES):
         return [here]
     from mpi4py import MPI
 

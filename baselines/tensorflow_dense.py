@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from baselines.training import Session, StepMethod, rate_of
+from baselines.training import Session, StepMethod, rate_of, stream_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 class TensorFlowDense(StepMethod):
     """A dense softmax with all neurons, trained by Adam."""
+
+    own_part = False
 
     def __init__(self, session: Session) -> None:
         import tensorflow as tf
@@ -30,7 +32,7 @@ class TensorFlowDense(StepMethod):
             log_prior(train.label_counts),
         )
         self._rates = AdamSchedule(rate_of(session))
-        self._stream = stream_of(session)
+        self._stream = stream_of(session, self.own_part)
         self._step = tf.function(self._train_on)
 
     def step(self) -> float:
@@ -51,30 +53,3 @@ class TensorFlowDense(StepMethod):
     def _joined(self, found: "Gradients") -> "Gradients":
         """The gradients of all processes together; there is but one here."""
         return found
-
-
-def stream_of(session: Session, own_part: bool = False) -> "tf.data.Iterator":
-    """Batches without end.
-
-    Args:
-        session: The run.
-        own_part: Whether this process has a part of the rows for itself, and of each batch.
-
-    Raises:
-        ValueError: The batch cannot be cut into equal parts.
-    """
-    from tf_dslide.data import batches
-
-    task, ranks, data = session.task, session.ranks, session.train
-    size = task.batch_size
-    if own_part:
-        if size % ranks.size:
-            raise ValueError(
-                f"a batch of {size} samples cannot be cut into {ranks.size} equal parts; choose a "
-                "batch size that the number of ranks divides"
-            )
-        size //= ranks.size
-        data = data.take(np.arange(ranks.rank, data.num_samples, ranks.size))
-    enough = data.num_samples >= size
-    stream = batches(data, size, shuffle=True, seed=task.seed, drop_remainder=enough)
-    return iter(stream.repeat())

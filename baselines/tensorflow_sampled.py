@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from baselines.tensorflow_dense import stream_of
-from baselines.training import Session, StepMethod, rate_of
+from baselines.training import Session, StepMethod, rate_of, stream_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -14,20 +13,19 @@ if TYPE_CHECKING:
 class TensorFlowSampled(StepMethod):
     """Uniform negatives that the batch shares, and its labels."""
 
+    own_part = False
+
     def __init__(self, session: Session) -> None:
         import tensorflow as tf
 
         self.peer = self._make(session)
-        self._stream = self._batches(session)
+        self._stream = stream_of(session, self.own_part)
         self._step = tf.function(self.peer.step)
 
     def _make(self, session: Session) -> Any:
         from benchmarks.peers import RowAdamPeer
 
         return RowAdamPeer(*peer_arguments(session))
-
-    def _batches(self, session: Session) -> "tf.data.Iterator":
-        return stream_of(session)
 
     def step(self) -> float:
         """One step."""

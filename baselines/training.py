@@ -277,3 +277,30 @@ def rate_of(session: Session) -> Rate:
     epochs = session.task.epochs
     steps = None if epochs is None else epochs * steps_per_epoch(session.train, session.task)
     return Rate(session.task.learning_rate, steps)
+
+
+def stream_of(session: Session, own_part: bool = False) -> "tf.data.Iterator":
+    """Batches without end.
+
+    Args:
+        session: The run.
+        own_part: Whether this process has a part of the rows for itself, and of each batch.
+
+    Raises:
+        ValueError: The batch cannot be cut into equal parts.
+    """
+    from tf_dslide.data import batches
+
+    task, ranks, data = session.task, session.ranks, session.train
+    size = task.batch_size
+    if own_part:
+        if size % ranks.size:
+            raise ValueError(
+                f"a batch of {size} samples cannot be cut into {ranks.size} equal parts; choose a "
+                "batch size that the number of ranks divides"
+            )
+        size //= ranks.size
+        data = data.take(np.arange(ranks.rank, data.num_samples, ranks.size))
+    enough = data.num_samples >= size
+    stream = batches(data, size, shuffle=True, seed=task.seed, drop_remainder=enough)
+    return iter(stream.repeat())

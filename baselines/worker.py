@@ -11,9 +11,9 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from baselines.ranks import Ranks, launched_rank, pin  # noqa: E402
+from baselines.ranks import Ranks, pin  # noqa: E402
 from baselines.task import Task  # noqa: E402
-from benchmarks.environment import quiet  # noqa: E402
+from benchmarks.environment import launched_rank, quiet  # noqa: E402
 from reports.records import RunWriter  # noqa: E402
 
 

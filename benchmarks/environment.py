@@ -6,10 +6,18 @@ import subprocess
 import time
 from pathlib import Path
 
+# By which launchers of MPI tell a process its rank.
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+
 
 def quiet() -> None:
     """Keeps TensorFlow's start-up notes out of the output; to be called before it is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def launched_rank() -> int:
+    """Before MPI is started: its launcher says so."""
+    return next((int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ), 0)
 
 
 def describe() -> dict:

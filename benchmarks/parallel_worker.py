@@ -26,7 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environment import describe, peak_megabytes, quiet
+from environment import describe, launched_rank, peak_megabytes, quiet
 from throughput import FitTrainer, Task, make_data
 from workers import StepTimer
 
@@ -63,14 +63,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sampler", choices=list(SAMPLERS), required=True)
     parser.add_argument("--wire", default="float32")
     return parser.parse_args()
-
-
-def launched_rank() -> int:
-    """Before MPI is started: its launcher says so."""
-    for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 0
 
 
 def affinity() -> list[int]:
