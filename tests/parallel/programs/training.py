@@ -72,7 +72,8 @@ def main(kind, steps=1):
     result = model.evaluate(train, return_dict=True, verbose=0)
     assert history.history["loss"][-1] < history.history["loss"][0]
     assert result["precision_at_1"] > 0.8, result
-    print(f"precision on rank {split.rank}: {result['precision_at_1']}", file=sys.stderr)
+    # One write with its line's end: `print` makes two, between which the other rank's may come.
+    sys.stderr.write(f"precision on rank {split.rank}: {result['precision_at_1']}\n")
 
 
 if __name__ == "__main__":
