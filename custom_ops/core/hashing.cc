@@ -107,6 +107,32 @@ std::string SimHashCodes(const SimHash& hash, const float* x, int64_t n, int32_t
                    });
 }
 
+std::string ProjectionCodes(const OffsetProjections& hash, const float* x, int64_t n,
+                            int32_t* codes, const ParallelFor& parallel) {
+  static_assert(kHashBlock == kStrip, "a block of vectors is a strip of a matrix");
+  const int64_t projections = hash.bits * hash.tables, stride = hash.dim + 1;
+  return ForBlocks(x, n, hash.dim, projections * hash.dim * 4, parallel,
+                   [&](const float* xt, int64_t first, int64_t lanes) {
+                     std::vector<float> sums(projections * kHashBlock);
+                     Simd().gemm_strip(projections, kHashBlock, hash.dim, hash.weights, stride, 1,
+                                       xt, sums.data(), kHashBlock, false);
+                     for (int64_t table = 0; table < hash.tables; ++table) {
+                       int32_t code[kHashBlock] = {};
+                       for (int64_t bit = 0; bit < hash.bits; ++bit) {
+                         const int64_t p = table * hash.bits + bit;
+                         const float border = -hash.weights[p * stride + hash.dim];
+                         const float* sum = sums.data() + p * kHashBlock;
+                         for (int lane = 0; lane < kHashBlock; ++lane) {
+                           code[lane] |= static_cast<int32_t>(sum[lane] > border) << bit;
+                         }
+                       }
+                       for (int64_t lane = 0; lane < lanes; ++lane) {
+                         codes[(first + lane) * hash.tables + table] = code[lane];
+                       }
+                     }
+                   });
+}
+
 namespace {
 
 int64_t Log2(int64_t power) { return 63 - __builtin_clzll(power); }

@@ -40,12 +40,23 @@ struct Dwta {
   const int32_t* index;  // (tables * bins_per_table, bin_size)
 };
 
+// Signs of dense projections with an offset each. Projection p of bits * tables has the weights
+// weights[p * (dim + 1) + ...], its offset last.
+struct OffsetProjections {
+  int64_t dim;
+  int64_t bits;
+  int64_t tables;
+  const float* weights;
+};
+
 // Coordinates of the bins, cut from random permutations of all coordinates.
 void MakeDwta(uint64_t seed, int64_t dim, int64_t bins, int64_t bin_size, int32_t* index);
 
 // Codes (n, tables) of n vectors. Return an empty string, or which vector is not finite.
 std::string SimHashCodes(const SimHash& hash, const float* x, int64_t n, int32_t* codes,
                          const ParallelFor& parallel);
+std::string ProjectionCodes(const OffsetProjections& hash, const float* x, int64_t n,
+                            int32_t* codes, const ParallelFor& parallel);
 std::string DwtaCodes(const Dwta& hash, const float* x, int64_t n, int32_t* codes,
                       const ParallelFor& parallel);
 

@@ -1,4 +1,8 @@
+#include <algorithm>
+
 #include "custom_ops/core/hashing.h"
+#include "custom_ops/core/projection_learning.h"
+#include "custom_ops/core/random.h"
 #include "custom_ops/kernels/glue.h"
 #include "custom_ops/kernels/huge_pages.h"
 
@@ -84,6 +88,88 @@ class SimHashCodesOp : public OpKernel {
   int64_t bits_, tables_;
 };
 
+class ProjectionCodesOp : public OpKernel {
+ public:
+  explicit ProjectionCodesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "bits", &bits_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "tables", &tables_));
+    OP_REQUIRES(ctx, bits_ <= 30, absl::InvalidArgumentError("bits must not exceed 30"));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    for (int i = 0; i < 2; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
+    const Tensor& x = ctx->input(0);
+    const Tensor& projections = ctx->input(1);
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "projections", projections.dim_size(0), bits_ * tables_));
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of the projections", projections.dim_size(1),
+                                    x.dim_size(1) + 1));
+    Tensor* codes;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {x.dim_size(0), tables_}, &codes));
+    UseHugePages(codes->data(), codes->TotalBytes());
+    const OffsetProjections hash = {x.dim_size(1), bits_, tables_,
+                                    projections.flat<float>().data()};
+    OP_REQUIRES_OK(ctx,
+                   NotFinite(ctx, ProjectionCodes(hash, x.flat<float>().data(), x.dim_size(0),
+                                                  codes->flat<int32_t>().data(), PoolOf(ctx))));
+  }
+
+ private:
+  int64_t bits_, tables_;
+};
+
+class LearnProjectionsOp : public OpKernel {
+ public:
+  explicit LearnProjectionsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "bits", &bits_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "tables", &tables_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("steps", &steps_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("learning_rate", &learning_rate_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
+    OP_REQUIRES(ctx, bits_ <= 30, absl::InvalidArgumentError("bits must not exceed 30"));
+    OP_REQUIRES(ctx, learning_rate_ > 0 && learning_rate_ - learning_rate_ == 0,
+                absl::InvalidArgumentError("learning_rate must be positive and finite"));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor &queries = ctx->input(0), &neurons = ctx->input(1), &bias = ctx->input(2);
+    for (int i : {0, 1, 3, 4}) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
+    for (int i : {5, 6}) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 0));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 2, 1));
+    const int64_t dim = queries.dim_size(1);
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of neurons", neurons.dim_size(1), dim));
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "size of bias", bias.dim_size(0), neurons.dim_size(0)));
+    Tensor* learned[2];
+    for (int side = 0; side < 2; ++side) {
+      const Tensor& given = ctx->input(3 + side);
+      OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "projections", given.dim_size(0), bits_ * tables_));
+      OP_REQUIRES_OK(ctx,
+                     ExpectEqual(ctx, "columns of the projections", given.dim_size(1), dim + 1));
+      OP_REQUIRES_OK(ctx, Allocate(ctx, side, {bits_ * tables_, dim + 1}, &learned[side]));
+      std::copy_n(given.flat<float>().data(), given.NumElements(),
+                  learned[side]->flat<float>().data());
+    }
+    const uint64_t round = ctx->input(6).scalar<int64_t>()();
+    const ProjectionLearning problem = {dim,
+                                        bits_,
+                                        tables_,
+                                        queries.flat<float>().data(),
+                                        queries.dim_size(0),
+                                        neurons.flat<float>().data(),
+                                        bias.flat<float>().data(),
+                                        neurons.dim_size(0),
+                                        ctx->input(5).scalar<bool>()(),
+                                        steps_,
+                                        learning_rate_,
+                                        Mix(seed_, round)};
+    LearnProjections(problem, learned[0]->flat<float>().data(), learned[1]->flat<float>().data(),
+                     PoolOf(ctx));
+  }
+
+ private:
+  int64_t bits_, tables_, steps_, seed_;
+  float learning_rate_;
+};
+
 class DwtaParametersOp : public OpKernel {
  public:
   explicit DwtaParametersOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -166,6 +252,8 @@ class BuildTablesOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("DslideSimHashParameters").Device(DEVICE_CPU), SimHashParametersOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSimHashCodes").Device(DEVICE_CPU), SimHashCodesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideProjectionCodes").Device(DEVICE_CPU), ProjectionCodesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideLearnProjections").Device(DEVICE_CPU), LearnProjectionsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideDwtaParameters").Device(DEVICE_CPU), DwtaParametersOp);
 REGISTER_KERNEL_BUILDER(Name("DslideDwtaCodes").Device(DEVICE_CPU), DwtaCodesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideBuildTables").Device(DEVICE_CPU), BuildTablesOp);

@@ -76,6 +76,42 @@ REGISTER_OP("DslideSimHashCodes")
       return absl::OkStatus();
     });
 
+REGISTER_OP("DslideProjectionCodes")
+    .Input("x: float")
+    .Input("projections: float")
+    .Attr("bits: int >= 1")
+    .Attr("tables: int >= 1")
+    .Output("codes: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2}));
+      int64_t tables;
+      TF_RETURN_IF_ERROR(c->GetAttr("tables", &tables));
+      c->set_output(0, c->Matrix(c->Dim(c->input(0), 0), tables));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideLearnProjections")
+    .Input("queries: float")
+    .Input("neurons: float")
+    .Input("bias: float")
+    .Input("query_projections: float")
+    .Input("neuron_projections: float")
+    .Input("centre: bool")
+    .Input("round: int64")
+    .Attr("bits: int >= 1")
+    .Attr("tables: int >= 1")
+    .Attr("steps: int >= 0")
+    .Attr("learning_rate: float")
+    .Attr("seed: int")
+    .Output("learned_query_projections: float")
+    .Output("learned_neuron_projections: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 1, 2, 2, 0, 0}));
+      c->set_output(0, c->input(3));
+      c->set_output(1, c->input(4));
+      return absl::OkStatus();
+    });
+
 REGISTER_OP("DslideDwtaParameters")
     .Attr("seed: int")
     .Attr("dim: int >= 1")

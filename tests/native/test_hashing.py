@@ -245,3 +245,87 @@ def test_build_tables_names_the_first_code_out_of_range(rng, code):
         tf.errors.InvalidArgumentError, match=f"neuron 30 has code {code} in table 2"
     ):
         ops.build_tables(codes, 4)
+
+
+@pytest.mark.parametrize("d", WIDTHS)
+@pytest.mark.parametrize("n", [0, 1, 70])
+def test_projection_codes(rng, d, n):
+    bits, tables = 5, 6
+    projections = floats(rng, bits * tables, d + 1)
+    x = floats(rng, n, d)
+    codes = ops.projection_codes(x, projections, bits, tables).numpy()
+    assert codes.shape == (n, tables)
+    if n == 0:
+        return
+    sums = x.astype(np.float64) @ projections[:, :d].T.astype(np.float64) + projections[:, d]
+    sizes = np.abs(x) @ np.abs(projections[:, :d]).T + np.abs(projections[:, d])
+    certain = np.abs(sums) > reference.sum_bound(sizes, d + 1)
+    agrees = sim_hash_bits(codes, bits) == (sums > 0)
+    assert agrees[certain].all()
+    assert certain.mean() > 0.99
+
+
+def learn(queries, neurons, bias, first, steps, rate=0.05, bits=3, tables=4, seed=1):
+    return [
+        a.numpy()
+        for a in ops.learn_projections(
+            *(queries, neurons, bias, *first, True, 0),
+            bits=bits,
+            tables=tables,
+            steps=steps,
+            learning_rate=rate,
+            seed=seed,
+        )
+    ]
+
+
+def test_learning_by_no_steps_only_centres(rng):
+    queries, neurons, bias = floats(rng, 40, 9) + 2, 3 * floats(rng, 300, 9) - 1, floats(rng, 300)
+    first = [floats(rng, 12, 10) for _ in range(2)]
+    for x, before, after in zip(
+        (queries, neurons), first, learn(queries, neurons, bias, first, 0), strict=True
+    ):
+        # The mean lies on each border, and directions are as before.
+        np.testing.assert_allclose(after[:, :9] @ x.mean(0) + after[:, 9], 0, atol=1e-4)
+        cosines = (after[:, :9] * before[:, :9]).sum(1) / (
+            np.linalg.norm(after[:, :9], axis=1) * np.linalg.norm(before[:, :9], axis=1)
+        )
+        np.testing.assert_allclose(cosines, 1, atol=1e-5)
+
+
+def test_learning_makes_the_best_agree_and_others_not(rng):
+    """The loss that it is trained by, over all neurons, by brute force."""
+    bits, tables, d = 3, 4, 12
+    queries, neurons, bias = floats(rng, 64, d), floats(rng, 600, d), floats(rng, 600) / 2
+    first = [floats(rng, bits * tables, d + 1)] * 2
+    logits = queries @ neurons.T + bias
+    best = logits >= np.sort(logits, axis=1)[:, -4:-3]
+
+    def loss(steps):
+        q, p = learn(queries, neurons, bias, first, steps)
+        q, p = (
+            np.sign(x @ w[:, :d].T + w[:, d]).reshape(len(x), tables, bits)
+            for x, w in ((queries, q), (neurons, p))
+        )
+        likeness = np.einsum("mtk,ctk->tmc", q, p)
+        share = np.exp(likeness) / np.exp(likeness).sum(2, keepdims=True)
+        return -np.log(share[:, best]).mean()
+
+    assert loss(60) < loss(0) - 0.3
+
+
+def test_learning_leaves_what_it_cannot_learn_from(rng):
+    first = [floats(rng, 12, 10) for _ in range(2)]
+    nan = np.full((3, 9), np.nan, np.float32)
+    ones = np.ones((5, 9), np.float32)
+    for queries, neurons in (
+        (floats(rng, 0, 9), floats(rng, 5, 9)),
+        (floats(rng, 3, 9), floats(rng, 1, 9)),
+        (floats(rng, 3, 9), floats(rng, 0, 9)),
+        (nan, floats(rng, 5, 9)),
+        (floats(rng, 3, 9), ones),
+        (ones, floats(rng, 5, 9)),
+    ):
+        after = learn(queries, neurons, np.zeros(len(neurons), np.float32), first, 3)
+        for a, b in zip(after, first, strict=True):
+            np.testing.assert_array_equal(a, b)

@@ -91,6 +91,64 @@ def sim_hash_codes(
     return _ops.dslide_sim_hash_codes(x=x, index=index, value=value, bits=bits, tables=tables)
 
 
+def projection_codes(x: tf.Tensor, projections: tf.Tensor, bits: int, tables: int) -> tf.Tensor:
+    """Codes `(n, tables) int32` in `[0, 2 ** bits)` from signs of `(tables * bits, dim + 1)`.
+
+    The last column of the projections is added to their products with `x`.
+    """
+    return _ops.dslide_projection_codes(x=x, projections=projections, bits=bits, tables=tables)
+
+
+def learn_projections(
+    queries: tf.Tensor,
+    neurons: tf.Tensor,
+    bias: tf.Tensor,
+    query_projections: tf.Tensor,
+    neuron_projections: tf.Tensor,
+    centre: tf.Tensor,
+    round: tf.Tensor,
+    *,
+    bits: int,
+    tables: int,
+    steps: int,
+    learning_rate: float,
+    seed: int,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Projections by which queries and the neurons that score high for them share codes.
+
+    Args:
+        queries: `(m, dim) float32`.
+        neurons: `(c, dim) float32`, a sample of the neurons.
+        bias: `(c,) float32`.
+        query_projections: Those to begin with, `(tables * bits, dim + 1) float32`, offsets last.
+        neuron_projections: The same for the neurons.
+        centre: `() bool`: whether to begin with offsets that centre the vectors.
+        round: `() int64`: each gives other draws.
+        bits: Bits of a code.
+        tables: Number of tables.
+        steps: Steps of Adam.
+        learning_rate: Its rate.
+        seed: Fixes the draws.
+
+    Returns:
+        Both projections after training; unchanged where there is nothing to learn from.
+    """
+    return _ops.dslide_learn_projections(
+        queries=queries,
+        neurons=neurons,
+        bias=bias,
+        query_projections=query_projections,
+        neuron_projections=neuron_projections,
+        centre=centre,
+        round=round,
+        bits=bits,
+        tables=tables,
+        steps=steps,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+
+
 def dwta_parameters(seed: int, dim: int, bins: int, bin_size: int) -> tf.Tensor:
     """Coordinates of the bins, `(bins, bin_size) int32`."""
     return _ops.dslide_dwta_parameters(seed=seed, dim=dim, bins=bins, bin_size=bin_size)
