@@ -461,11 +461,21 @@ class DSlideDense(_RowLayer):
             at_work.selector.rebuild(at_work.kernel, at_work.bias, at_work.step)
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the weights and the sampler's schedule; tables are rebuilt on load."""
+        """Saves the weights, the sampler's schedule and what it learned.
+
+        Tables are rebuilt on load.
+        """
         super().save_own_variables(store)
         at_work = self._at_work
         state = at_work.selector.get_state() if at_work.selector else []
         store["sampler_schedule"] = np.array([int(at_work.step), *state], np.int64)
+        for name, variable in self._learned().items():
+            store[name] = variable.numpy()
+
+    def _learned(self) -> dict[str, tf.Variable]:
+        """What the sampler learned, by its name in files."""
+        selector = self._at_work.selector
+        return {} if selector is None else {f"sampler_{k}": v for k, v in selector.learned.items()}
 
     def load_own_variables(self, store: Any) -> None:
         """Restores what `save_own_variables` saved.
@@ -474,12 +484,15 @@ class DSlideDense(_RowLayer):
             ValueError: The file was not written by a layer of this version and sampler.
         """
         names = [str(i) for i in range(len(self.weights))]
-        missing = [name for name in (*names, "sampler_schedule") if name not in store]
+        learned = self._learned()
+        missing = [name for name in (*names, "sampler_schedule", *learned) if name not in store]
         if missing:
+            hash_family = getattr(self.sampler, "hash", None)
             raise ValueError(
                 f"the saved weights of {self.name} lack {missing}: they were not written by a "
                 f"DSlideDense of this version of tf_dslide (format {FORMAT}) with "
                 f"use_bias={self.use_bias}"
+                + (f" and hash={type(hash_family).__name__}" if learned else "")
             )
         super().load_own_variables({name: store[name] for name in names})
         step, *state = (int(value) for value in np.asarray(store["sampler_schedule"]))
@@ -487,6 +500,8 @@ class DSlideDense(_RowLayer):
         at_work.step.assign(step)
         if at_work.selector is not None and state:
             at_work.selector.set_state(state)
+        for name, variable in learned.items():
+            variable.assign(np.asarray(store[name]))
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this layer again, and the format of its file."""

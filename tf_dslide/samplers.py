@@ -91,6 +91,11 @@ class Selector:
     def set_state(self, state: list[int]) -> None:
         """Restores `get_state`."""
 
+    @property
+    def learned(self) -> dict[str, tf.Variable]:
+        """What was learned from data, by name, to be saved with the layer."""
+        return {}
+
 
 class Sampler:
     """Base of the samplers."""
@@ -166,6 +171,10 @@ class LshSampler(Sampler):
             inputs counts each use.
         rebuild_decay: Growth of the interval; 0 keeps it.
         seed: Integer that fixes windows and random neurons.
+        rebuild_on_drift: Rebuild only if more than this share of codes, in [0, 1), has changed
+            since the tables were built; the intervals then say when to look. Looking hashes 256
+            neurons, always the same, drawn by `seed`. (MONGOOSE, Chen et al., ICLR 2021, section
+            3.1, has a scheduler to the same end.) `None` rebuilds each time.
 
     Memory: 4 bytes for each neuron and table, the same again while rebuilding, and one byte a
     neuron and thread. Time a sample: `tables * bucket_size` lookups and `units / 64` words.
@@ -187,6 +196,7 @@ class LshSampler(Sampler):
         rebuild_every: int = 25,
         rebuild_decay: float = 0.2,
         seed: int = 0,
+        rebuild_on_drift: float | None = None,
     ) -> None:
         if isinstance(hash, dict):
             hash = keras.saving.deserialize_keras_object(hash)
@@ -201,6 +211,10 @@ class LshSampler(Sampler):
             raise ValueError(
                 f"`rebuild_decay` must be finite and not negative; received {rebuild_decay!r}"
             )
+        if rebuild_on_drift is not None and not 0 <= rebuild_on_drift < 1:
+            raise ValueError(
+                f"`rebuild_on_drift` must be in [0, 1) or None; received {rebuild_on_drift!r}"
+            )
         self.hash = hash or SimHash()
         self.active = None if active is None else require_positive("active", active)
         self.random = float(random)
@@ -209,6 +223,7 @@ class LshSampler(Sampler):
         self.rebuild_every = require_positive("rebuild_every", rebuild_every)
         self.rebuild_decay = float(rebuild_decay)
         self.seed = int(seed)
+        self.rebuild_on_drift = None if rebuild_on_drift is None else float(rebuild_on_drift)
 
     def counts_of(self, units: int) -> Counts:
         """How the neurons of a sample divide, in a layer of so many."""
@@ -256,6 +271,7 @@ class LshSampler(Sampler):
             "rebuild_every": self.rebuild_every,
             "rebuild_decay": self.rebuild_decay,
             "seed": self.seed,
+            "rebuild_on_drift": self.rebuild_on_drift,
         }
 
 
@@ -267,6 +283,11 @@ class _NothingSelector(Selector):
     ) -> Selection:
         """Nothing."""
         return Selection(ActiveSet(no_labels(x), ops.no_neurons()))
+
+
+# Neurons by whose codes drift is judged: with a share p of changed codes, one estimate is off by
+# sqrt(p * (1 - p) / 256) at most, and by less with many tables.
+_DRIFT_SAMPLE = 256
 
 
 class TableSelector(Selector):
@@ -288,14 +309,28 @@ class TableSelector(Selector):
             self._next_rebuild = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._rebuilds = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._stale = tf.Variable(True, trainable=False)
+            if sampler.rebuild_on_drift is not None:
+                self._sample_codes = tf.Variable(
+                    tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
+                )
+        # Checkpoints save the variables among the attributes.
+        for name, variable in hash_family.variables.items():
+            setattr(self, f"_hash_{name}", variable)
+
+    @property
+    def learned(self) -> dict[str, tf.Variable]:
+        """What the hash family learned."""
+        return {f"hash_{name}": value for name, value in self._hash.variables.items()}
 
     def select(
         self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
     ) -> Selection:
         """Looks the samples up, after a rebuild if one is due."""
+        due = step >= self._next_rebuild
+        seen = None if labels is None else x
         tf.cond(
-            tf.logical_or(self._stale, step >= self._next_rebuild),
-            lambda: self._rebuild(kernel, bias, step),
+            tf.logical_or(self._stale, due),
+            lambda: self._renew(kernel, bias, step, due, seen),
             lambda: tf.constant(0, tf.int64),
         )
         if labels is None:
@@ -322,7 +357,7 @@ class TableSelector(Selector):
     ) -> Csr:
         """Each row's labels and what its buckets hold."""
         return ops.select_from_tables(
-            self._hash.codes(x),
+            self._hash.query_codes(x),
             self._bucket_ptr,
             self._neuron_ids,
             labels,
@@ -358,22 +393,63 @@ class TableSelector(Selector):
         shares = ops.log_shares(active, drawn, self._units)
         return Selection(active, (None, SharedOffsets(shares, drawn)))
 
+    def _renew(
+        self, kernel: Any, bias: Any, step: tf.Tensor, due: tf.Tensor, x: tf.Tensor | None
+    ) -> tf.Tensor:
+        """Rebuilds, unless nothing but the schedule asks for it and the codes have not drifted."""
+
+        def rebuild() -> tf.Tensor:
+            if self._hash.learns and x is not None:
+                # Weights that were replaced bring what was learned for them.
+                tf.cond(due, lambda: self._learn(x, kernel, bias), lambda: tf.constant(False))
+            return self._rebuild(kernel, bias, step)
+
+        limit = self._sampler.rebuild_on_drift
+        if limit is None:
+            return rebuild()
+        has_to = tf.logical_or(self._stale, tf.equal(self._rebuilds, 0))
+        has_to = tf.cond(has_to, lambda: True, lambda: self._drift(kernel) > limit)
+        return tf.cond(has_to, rebuild, lambda: self._schedule(step))
+
+    def _learn(self, x: tf.Tensor, kernel: Any, bias: Any) -> tf.Tensor:
+        bias = None if bias is None else tf.convert_to_tensor(bias)
+        self._hash.learn(x, tf.convert_to_tensor(kernel), bias)
+        return tf.constant(True)
+
+    def _drift(self, kernel: Any) -> tf.Tensor:
+        """Share of the codes of a sample of neurons that have changed since the last rebuild."""
+        codes = self._hash.codes(tf.gather(tf.convert_to_tensor(kernel), self._sample_ids()))
+        changed = tf.not_equal(codes, tf.convert_to_tensor(self._sample_codes))
+        return tf.reduce_mean(tf.cast(changed, tf.float32))
+
+    def _sample_ids(self) -> np.ndarray:
+        """The neurons by which drift is judged."""
+        rng = np.random.default_rng([abs(self._sampler.seed), self._units])
+        count = min(self._units, _DRIFT_SAMPLE)
+        return np.sort(rng.choice(self._units, count, replace=False)).astype(np.int32)
+
     def _rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> tf.Tensor:
         codes = self._hash.codes(tf.convert_to_tensor(kernel))
         bucket_ptr, neuron_ids = ops.build_tables(codes, self._hash.buckets)
         self._bucket_ptr.assign(bucket_ptr)
         self._neuron_ids.assign(neuron_ids)
+        if self._sampler.rebuild_on_drift is not None:
+            self._sample_codes.assign(tf.gather(codes, self._sample_ids()))
         if bias is not None:
             head = tf.math.top_k(tf.convert_to_tensor(bias), self._counts.head).indices
             self._head.assign(tf.sort(head))
         self._stale.assign(False)
+        self._schedule(step)
+        return self._rebuilds.assign_add(1)
+
+    def _schedule(self, step: tf.Tensor) -> tf.Tensor:
+        """Sets the next rebuild, or the next look at drift."""
         interval = self._sampler.rebuild_every * tf.exp(
             self._sampler.rebuild_decay * tf.cast(self._rebuilds, tf.float32)
         )
         # An interval past any training's length would not fit the counter.
         steps = tf.cast(tf.minimum(interval, 1e12), tf.int64)
-        self._next_rebuild.assign(step + tf.maximum(steps, 1))
-        return self._rebuilds.assign_add(1)
+        return self._next_rebuild.assign(step + tf.maximum(steps, 1))
 
     def rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> None:
         """Hashes all neurons now."""
@@ -412,6 +488,7 @@ class SharedLshSampler(LshSampler):
         rebuild_every: Training steps until the first rebuild.
         rebuild_decay: Growth of the interval; 0 keeps it.
         seed: Integer that fixes windows and random neurons.
+        rebuild_on_drift: Rebuild only if more than this share of codes has changed.
 
     Memory: as `LshSampler`, and 16 bytes a neuron in a step. Time a step: the buckets that the
     batch's codes name, and 4 sums a neuron.
@@ -432,7 +509,7 @@ class _SharedTableSelector(TableSelector):
     def _choose(self, x: tf.Tensor, labels: Csr, random: int, step: tf.Tensor) -> Selection:
         given, _ = tf.unique(tf.sort(tf.concat([self._head, labels.ids], axis=0)))
         fixed = ops.select_for_batch(
-            self._hash.codes(x),
+            self._hash.query_codes(x),
             self._bucket_ptr,
             self._neuron_ids,
             given,

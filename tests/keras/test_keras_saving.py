@@ -20,6 +20,7 @@ from tf_dslide import (
     AllNeurons,
     DSlideDense,
     LabelPrior,
+    Learned,
     LogUniformSampler,
     LshSampler,
     NDCGAtK,
@@ -47,6 +48,7 @@ SAMPLERS = {
         rebuild_every=2,
         rebuild_decay=0.3,
         seed=4,
+        rebuild_on_drift=0.05,
     ),
     "dwta": LshSampler(
         hash=DWTA(bins=2, tables=5, bin_size=4, address_bits=3, seed=2), rebuild_every=3
@@ -361,6 +363,7 @@ OBJECTS = [
     *SAMPLERS.values(),
     SimHash(bits=3, tables=4, density=0.9, seed=7),
     DWTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
+    Learned(bits=3, tables=4, steps=5, learning_rate=0.2, seed=7),
     LabelPrior([3, 0, 2**40], smoothing=0.5),
     SlideCrossentropy(reduction="sum", name="mine"),
     SlideCrossentropy(dtype="float32"),

@@ -32,6 +32,7 @@ from tests.parallel.checkpoint_cases import (
 from tf_dslide import (
     AllNeurons,
     DSlideDense,
+    Learned,
     LshSampler,
     SimHash,
     SlideCrossentropy,
@@ -80,6 +81,7 @@ def test_without_the_library(tmp_path, monkeypatch):
 
 SAMPLERS = {
     "lsh": LshSampler(hash=SimHash(bits=3, tables=5), active=12, rebuild_every=7, seed=2),
+    "learned": LshSampler(Learned(bits=3, tables=5), 12, rebuild_every=7, rebuild_on_drift=0.05),
     "all": AllNeurons(),
 }
 
@@ -335,6 +337,21 @@ def test_the_same_ranks_keep_their_tables_and_others_build_new_ones(tmp_path):
     for model in (*shifted.models, *more.models):
         assert tables_of(model)["_stale"]
         assert tables_of(model)["_rebuilds"] == 1
+
+
+def test_what_rank_0_learned_serves_other_numbers_of_ranks(tmp_path):
+    sampler = LshSampler(Learned(bits=2, tables=3), active=8, rebuild_every=5)
+    parts = Parts(2, sampler=sampler)
+    for rank, model in enumerate(parts.models):
+        for variable in model.layers[-1]._at_work.selector.learned.values():
+            variable.assign(tf.ones_like(variable) * (rank + 3))
+    parts.succeed(lambda m, s: save_checkpoint(tmp_path / "a", m, s))
+    for ranks, wanted in ((1, [3]), (2, [3, 4]), (3, [3, 3, 3])):
+        other = Parts(ranks, sampler=sampler, seed=9)
+        other.succeed(lambda m, s: load_checkpoint(tmp_path / "a", m, s))
+        for model, value in zip(other.models, wanted, strict=True):
+            for variable in model.layers[-1]._at_work.selector.learned.values():
+                assert (variable.numpy() == value).all()
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -128,7 +128,8 @@ def load_checkpoint(
 
     On as many ranks as wrote it, split the same way, training then goes on exactly as it would have
     without the pause: weights, optimizer, dropout, tables and their schedule are those that were
-    saved. On other ranks, or with another sampler, tables are built afresh from the weights.
+    saved. On other ranks, or with another sampler, tables are built afresh from the weights; a
+    learned hash is then that of rank 0 on all ranks.
 
     Args:
         folder: What `save_checkpoint` made.
@@ -449,6 +450,12 @@ class _SamplerEntry:
             for name, variable in kept.items()
             if isinstance(variable, tf.Variable)
         }
+
+    @property
+    def learned(self) -> dict[str, tf.Variable]:
+        """What was learned from data, by name in the files."""
+        kept = {} if self.selector is None else self.selector.learned
+        return {f"{self.key}/{name}": variable for name, variable in kept.items()}
 
     @property
     def config(self) -> Any:
@@ -1114,12 +1121,11 @@ class _Loading:
             len(saved.parts) == self._ranks.size and tuple(saved.parts[rank]) == sampler.units
         )
         variables = sampler.variables
-        if (
-            not same_place
-            or saved.sampler != sampler.config
-            or set(saved.variables) != set(variables)
-        ):
+        if saved.sampler != sampler.config or set(saved.variables) != set(variables):
             return
+        if not same_place:
+            # What one rank learned from its units serves for others; its tables do not.
+            rank, variables = 0, sampler.learned
         for key, variable in variables.items():
             self._fill_whole(rank, key, variable)
 
