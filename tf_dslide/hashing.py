@@ -279,8 +279,8 @@ class Learned(HashFamily):
         seed: Integer that fixes the first projections and all that is drawn.
 
     Memory: 8 bytes for each of `bits * tables * (dim + 1)` weights; 20 MB while learning. Time:
-    three times that of `SimHash` to hash, and about `bits * dim * 1,500` multiplications for each
-    step and table to learn.
+    three times that of `SimHash` to hash, and about `bits * (800 * dim + 40,000)`
+    multiplications for each step and table to learn.
 
     Example:
     >>> import numpy as np

@@ -408,7 +408,7 @@ class TableSelector(Selector):
         if limit is None:
             return rebuild()
         has_to = tf.logical_or(self._stale, tf.equal(self._rebuilds, 0))
-        has_to = tf.cond(has_to, lambda: True, lambda: self._drift(kernel) > limit)
+        has_to = tf.cond(has_to, lambda: tf.constant(True), lambda: self._drift(kernel) > limit)
         return tf.cond(has_to, rebuild, lambda: self._schedule(step))
 
     def _learn(self, x: tf.Tensor, kernel: Any, bias: Any) -> tf.Tensor:

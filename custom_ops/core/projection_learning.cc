@@ -13,7 +13,7 @@ namespace dslide {
 namespace {
 
 // Of one step of a table: queries, positives of each query, and other neurons.
-constexpr int64_t kQueries = 64;
+constexpr int64_t kQueries = 32;
 constexpr int64_t kPositives = 4;
 constexpr int64_t kOthers = 256;
 // Other neurons that all steps take theirs from.
@@ -99,27 +99,26 @@ struct Examples {
   int64_t others() const { return neurons.count - positives(); }
 };
 
-// The logits (neurons, queries).
+// The logits (queries, neurons).
 std::vector<float> LogitsOf(const ProjectionLearning& problem, const ParallelFor& parallel) {
-  const int64_t m = problem.query_count, d = problem.dim;
-  std::vector<float> queries(d * m), logits(problem.neuron_count * m);
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < d; ++j) queries[j * m + i] = problem.queries[i * d + j];
-  }
+  const int64_t m = problem.query_count, n = problem.neuron_count, d = problem.dim;
+  std::vector<float> logits(m * n);
   constexpr int64_t kBlock = 64;
-  parallel((problem.neuron_count + kBlock - 1) / kBlock, kBlock * m * d / 8,
-           [&](int64_t begin, int64_t end) {
-             for (int64_t block = begin; block < end; ++block) {
-               const int64_t first = block * kBlock;
-               const int64_t count = std::min(kBlock, problem.neuron_count - first);
-               float* out = logits.data() + first * m;
-               for (int64_t i = 0; i < count; ++i) {
-                 std::fill_n(out + i * m, m, problem.bias[first + i]);
-               }
-               Simd().gemm(count, m, d, problem.neurons + first * d, d, 1, queries.data(), m, out,
-                           m, true);
-             }
-           });
+  parallel((n + kBlock - 1) / kBlock, kBlock * m * d / 8, [&](int64_t begin, int64_t end) {
+    std::vector<float> columns(d * kBlock);
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kBlock, count = std::min(kBlock, n - first);
+      for (int64_t i = 0; i < count; ++i) {
+        const float* row = problem.neurons + (first + i) * d;
+        for (int64_t j = 0; j < d; ++j) columns[j * kBlock + i] = row[j];
+      }
+      float* out = logits.data() + first;
+      for (int64_t query = 0; query < m; ++query) {
+        std::copy_n(problem.bias + first, count, out + query * n);
+      }
+      Simd().gemm(m, count, d, problem.queries, d, 1, columns.data(), kBlock, out, n, true);
+    }
+  });
   return logits;
 }
 
@@ -135,16 +134,17 @@ Best BestOf(const ProjectionLearning& problem, const std::vector<float>& logits,
   const int64_t best = std::min(n - 1, std::max<int64_t>(kPositives, n / kShareOfBest));
   Best result = {std::vector<int64_t>(m * kPositives), std::vector<float>(m)};
   parallel(m, n * 10, [&](int64_t begin, int64_t end) {
-    std::vector<float> values(n);
+    std::vector<float> values;
     std::vector<int64_t> found;
     for (int64_t query = begin; query < end; ++query) {
-      for (int64_t i = 0; i < n; ++i) values[i] = logits[i * m + query];
+      const float* row = logits.data() + query * n;
+      values.assign(row, row + n);
       std::nth_element(values.begin(), values.begin() + best - 1, values.end(),
                        std::greater<float>());
       const float least = result.least[query] = values[best - 1];
       found.clear();
       for (int64_t i = 0; i < n; ++i) {
-        if (logits[i * m + query] >= least) found.push_back(i);
+        if (row[i] >= least) found.push_back(i);
       }
       for (int64_t j = 0; j < kPositives; ++j) {
         result.neurons[query * kPositives + j] =
@@ -175,7 +175,7 @@ Examples MakeExamples(const ProjectionLearning& problem, const Scaling& query_sc
   result.best.resize(m * picked.size());
   for (int64_t query = 0; query < m; ++query) {
     for (size_t i = 0; i < picked.size(); ++i) {
-      result.best[query * picked.size() + i] = logits[picked[i] * m + query] >= best.least[query];
+      result.best[query * picked.size() + i] = logits[query * n + picked[i]] >= best.least[query];
     }
   }
   return result;

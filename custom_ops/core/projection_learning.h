@@ -35,7 +35,7 @@ struct ProjectionLearning {
 // A neuron is among the best of a query if its inner product and bias are in the highest 1/128.
 // Leaves the projections as they are where there is nothing to learn from: no queries, fewer than
 // two neurons, all of them equal, or values that are not finite. Takes about
-// steps * tables * (bits * dim * 1,300 + bits * 100,000) multiplications, and
+// steps * tables * bits * (dim * 800 + 40,000) multiplications, and
 // query_count * neuron_count * (dim multiplications and 4 bytes).
 void LearnProjections(const ProjectionLearning& problem, float* query_projections,
                       float* neuron_projections, const ParallelFor& parallel);
