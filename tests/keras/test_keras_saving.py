@@ -48,7 +48,6 @@ SAMPLERS = {
         rebuild_every=2,
         rebuild_decay=0.3,
         seed=4,
-        rebuild_on_drift=0.05,
     ),
     "dwta": LshSampler(
         hash=DWTA(bins=2, tables=5, bin_size=4, address_bits=3, seed=2), rebuild_every=3
@@ -363,6 +362,7 @@ OBJECTS = [
     *SAMPLERS.values(),
     SimHash(bits=3, tables=4, density=0.9, seed=7),
     DWTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
+    LshSampler(Learned(bits=3), active=9, rebuild_on_drift=0.1),
     Learned(bits=3, tables=4, steps=5, learning_rate=0.2, seed=7),
     LabelPrior([3, 0, 2**40], smoothing=0.5),
     SlideCrossentropy(reduction="sum", name="mine"),

@@ -61,7 +61,7 @@ class MPIModelParallel:
     Randomness: as without a strategy. Initial weights are the slices of one and the same matrix, so
         all ranks need the same seed (`keras.utils.set_random_seed`). With `AllNeurons` and the
         random samplers R ranks compute what one does, to rounding; with hash tables, what one
-        process does whose tables are split in the same ranges.
+        process does whose tables are split in the same ranges (`Learned` learns for each range).
 
     Memory: a rank's share of the weights, moments and tables, and once while building the whole of
         a kernel.
