@@ -259,8 +259,8 @@ class Learned(HashFamily):
     and the angle between a hidden vector and its best neuron is seldom far from a right one. Here
     hidden vectors and neurons have projections of their own, both with an offset. They begin as
     one random projection of the vectors without their mean and are trained whenever the tables
-    are rebuilt, as in MONGOOSE (Chen et al., ICLR 2021, section 3.2): bits are relaxed to the tanh
-    of the projections; the positives are the neurons of the highest logits, bias included, of the
+    are rebuilt, after MONGOOSE (Chen et al., ICLR 2021): bits are relaxed to the tanh of the
+    projections; the positives are the neurons of the highest logits, bias included, of the
     batch's samples, whether the tables found them or not; the negatives are the best neurons of
     other samples, and neurons drawn by chance. Where MONGOOSE has a triplet loss with a margin for
     all bits, this is a cross-entropy for each table by itself: of the softmax of the agreement

@@ -173,8 +173,8 @@ class LshSampler(Sampler):
         seed: Integer that fixes windows and random neurons.
         rebuild_on_drift: Rebuild only if more than this share of codes, in [0, 1), has changed
             since the tables were built; the intervals then say when to look. Looking hashes 256
-            neurons, always the same, drawn by `seed`. (MONGOOSE, Chen et al., ICLR 2021, section
-            3.1, has a scheduler to the same end.) `None` rebuilds each time.
+            neurons, always the same, drawn by `seed`. (MONGOOSE, Chen et al., ICLR 2021, has a
+            scheduler to the same end.) `None` rebuilds each time.
 
     Memory: 4 bytes for each neuron and table, the same again while rebuilding, and one byte a
     neuron and thread. Time a sample: `tables * bucket_size` lookups and `units / 64` words.
