@@ -272,9 +272,9 @@ class Learned(HashFamily):
     Args:
         bits: Bits of a code, as in `SimHash`.
         tables: Number of tables.
-        steps: Training steps of the projections at each rebuild; 0 leaves them random. The first
-            256 samples of the batch and 8,192 neurons drawn by chance take part, other ones at each
-            rebuild.
+        steps: Training steps of the projections at each rebuild; 0 only centres random ones. The
+            first 256 samples of the batch and 8,192 neurons drawn by chance take part, other ones
+            at each rebuild.
         learning_rate: Of Adam, for projections of the length `sqrt(dim)`.
         seed: Integer that fixes the first projections and all that is drawn.
 
