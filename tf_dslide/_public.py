@@ -6,7 +6,8 @@ from tf_dslide.constraints import UnitRows
 from tf_dslide.hashing import DWTA, HashFamily, SimHash
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
-from tf_dslide.losses import SlideCrossentropy
+from tf_dslide.linear import DSlideLinear
+from tf_dslide.losses import SlideBinaryCrossentropy, SlideCrossentropy
 from tf_dslide.metrics import (
     NDCGAtK,
     PrecisionAtK,
@@ -27,6 +28,7 @@ __all__ = [
     "DWTA",
     "AllNeurons",
     "DSlideDense",
+    "DSlideLinear",
     "HashFamily",
     "LabelPrior",
     "LogUniformSampler",
@@ -37,6 +39,7 @@ __all__ = [
     "Sampler",
     "SharedLshSampler",
     "SimHash",
+    "SlideBinaryCrossentropy",
     "SlideCrossentropy",
     "SparseAdagrad",
     "SparseAdam",

@@ -392,7 +392,7 @@ class DSlideDense(_RowLayer):
             inputs = tf.sparse.to_dense(inputs)
         leading = tf.shape(inputs)[:-1]
         x = tf.cast(tf.reshape(inputs, [-1, self.kernel.shape[1]]), tf.float32)
-        make = lazy.LazyLogits if self._split is None else self._split.lazy_logits
+        make = lazy.DenseLogits if self._split is None else self._split.lazy_logits
         return lazy.attach(outputs, make(self._at_work, x, leading, outputs, bool(training)))
 
     def _warn_of_eager_cost(self, outputs: tf.Tensor) -> None:

@@ -1,3 +1,4 @@
+#include "custom_ops/core/one_against_all.h"
 #include "custom_ops/core/softmax.h"
 #include "custom_ops/core/sparse_products.h"
 #include "custom_ops/kernels/glue.h"
@@ -150,13 +151,16 @@ absl::Status SoftmaxInput(OpKernelContext* ctx, ActiveSets* active, CsrView* lab
   return absl::OkStatus();
 }
 
+// The error of a row with a label that is not active; OK if there is none.
 absl::Status LostLabel(int64_t row) {
+  if (row < 0) return absl::OkStatus();
   return absl::InvalidArgumentError("row " + std::to_string(row) +
                                     " has a label that is not in its active set; a sampler must "
                                     "include all labels");
 }
 
-class SoftmaxCrossentropyOp : public OpKernel {
+// A loss of active sets with its gradient by their logits.
+class ActiveLossOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
@@ -168,10 +172,35 @@ class SoftmaxCrossentropyOp : public OpKernel {
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {labels.rows}, &loss));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.own.size()}, &gradient));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 2, {labels.rows, active.shared.count}, &shared_gradient));
-    const int64_t bad = SoftmaxCrossentropy(active, labels, loss->flat<float>().data(),
-                                            gradient->flat<float>().data(),
-                                            shared_gradient->flat<float>().data(), PoolOf(ctx));
-    if (bad >= 0) OP_REQUIRES_OK(ctx, LostLabel(bad));
+    OP_REQUIRES_OK(
+        ctx, Work(ctx, active, labels, loss->flat<float>().data(), gradient->flat<float>().data(),
+                  shared_gradient->flat<float>().data()));
+  }
+
+  virtual absl::Status Work(OpKernelContext* ctx, const ActiveSets& active, const CsrView& labels,
+                            float* loss, float* gradient, float* shared_gradient) = 0;
+};
+
+class SoftmaxCrossentropyOp : public ActiveLossOp {
+ public:
+  using ActiveLossOp::ActiveLossOp;
+
+  absl::Status Work(OpKernelContext* ctx, const ActiveSets& active, const CsrView& labels,
+                    float* loss, float* gradient, float* shared_gradient) override {
+    return LostLabel(
+        SoftmaxCrossentropy(active, labels, loss, gradient, shared_gradient, PoolOf(ctx)));
+  }
+};
+
+class BinaryCrossentropyOp : public ActiveLossOp {
+ public:
+  using ActiveLossOp::ActiveLossOp;
+
+  absl::Status Work(OpKernelContext* ctx, const ActiveSets& active, const CsrView& labels,
+                    float* loss, float* gradient, float* shared_gradient) override {
+    TF_RETURN_IF_ERROR(ExpectVector(ctx, 9, "length of own_offsets", active.own.size()));
+    return LostLabel(BinaryCrossentropy(active, ctx->input(9).flat<float>().data(), labels, loss,
+                                        gradient, shared_gradient, PoolOf(ctx)));
   }
 };
 
@@ -189,8 +218,7 @@ class SoftmaxPartsOp : public OpKernel {
     OP_REQUIRES_OK(ctx, Allocate(ctx, 2, {labels.rows}, &label_sum));
     const SoftmaxParts parts = {top->flat<float>().data(), log_sum->flat<float>().data(),
                                 label_sum->flat<float>().data()};
-    const int64_t bad = PartsOfSoftmax(active, labels, parts, PoolOf(ctx));
-    if (bad >= 0) OP_REQUIRES_OK(ctx, LostLabel(bad));
+    OP_REQUIRES_OK(ctx, LostLabel(PartsOfSoftmax(active, labels, parts, PoolOf(ctx))));
   }
 };
 
@@ -207,9 +235,9 @@ class SoftmaxGradientOp : public OpKernel {
     Tensor *gradient, *shared_gradient;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.own.size()}, &gradient));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {labels.rows, active.shared.count}, &shared_gradient));
-    const int64_t bad = GradientOfSoftmax(active, labels, totals, gradient->flat<float>().data(),
-                                          shared_gradient->flat<float>().data(), PoolOf(ctx));
-    if (bad >= 0) OP_REQUIRES_OK(ctx, LostLabel(bad));
+    OP_REQUIRES_OK(
+        ctx, LostLabel(GradientOfSoftmax(active, labels, totals, gradient->flat<float>().data(),
+                                         shared_gradient->flat<float>().data(), PoolOf(ctx))));
   }
 };
 
@@ -265,6 +293,7 @@ REGISTER_KERNEL_BUILDER(Name("DslideRowGradient").Device(DEVICE_CPU), RowGradien
 REGISTER_KERNEL_BUILDER(Name("DslideEntrySums").Device(DEVICE_CPU), EntrySumsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSoftmaxCrossentropy").Device(DEVICE_CPU),
                         SoftmaxCrossentropyOp);
+REGISTER_KERNEL_BUILDER(Name("DslideBinaryCrossentropy").Device(DEVICE_CPU), BinaryCrossentropyOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSoftmaxParts").Device(DEVICE_CPU), SoftmaxPartsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSoftmaxGradient").Device(DEVICE_CPU), SoftmaxGradientOp);
 REGISTER_KERNEL_BUILDER(Name("DslideScaleRows").Device(DEVICE_CPU), ScaleRowsOp);

@@ -51,6 +51,11 @@ SHARED_COEF = tf.ones([ROWS, SHARED])
 COEFS = {"coef": COEF, "shared_coef": SHARED_COEF}
 ACTIVE_SETS = {"logits": COEF, **ACTIVE, "shared_logits": SHARED_COEF, "shared": SHARED_IDS}
 TOTALS = {name: tf.ones([ROWS]) for name in ("top", "log_sum", "label_count", "upstream")}
+# Seven connections of six features.
+CONNECTIONS = {
+    "connection_splits": int64(0, 2, 3, 3, 4, 6, 7),
+    "connection_neurons": int32(1, 4, 0, 5, 2, 3, 5),
+}
 BETAS = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
 
 
@@ -67,6 +72,17 @@ def adagrad(**more):
 
 def layer(**more):
     return {"kernel": variable(UNITS, D), "bias": [variable(UNITS)]} | more
+
+
+def connected(**more):
+    return {
+        "values": COEF,
+        **ACTIVE,
+        **CONNECTIONS,
+        "weights": variable(7),
+        "bias": [variable(UNITS)],
+        "units": UNITS,
+    } | more
 
 
 # A sound call of each op; variables are made anew for each test.
@@ -139,6 +155,34 @@ SOUND = {
         "row_offsets": tf.ones([ROWS]),
         "shared_offsets": tf.ones([SHARED]),
     },
+    "binary_crossentropy": lambda: {
+        **SOUND["softmax_crossentropy"](),
+        "own_offsets": tf.zeros([NNZ]),
+    },
+    "connect": lambda: {
+        **ACTIVE,
+        **LABELS,
+        "features": UNITS,
+        "units": UNITS,
+        "most": 3,
+        "smoothing": 1.0,
+    },
+    "activate_connected": lambda: connected(**LABELS, count=2),
+    "connected_logits": lambda: connected(),
+    "connected_top_k": lambda: connected(k=2),
+    "connected_losses": lambda: connected(**LABELS),
+    "connection_gradient": lambda: {
+        "values": COEF,
+        "active_splits": ACTIVE["row_splits"],
+        "active_ids": ACTIVE["ids"],
+        "upstream": COEF,
+        "match_splits": int64(0, 2, 2, 5),
+        "match_position": int32(0, 2, 1, 3, 5),
+        "match_entry": int32(0, 1, 2, 3, 4),
+        "match_place": int32(4, 3, 2, 1, 0),
+        "connections": 7,
+        "units": UNITS,
+    },
     "scale_rows": lambda: {
         "values": COEF,
         "row_splits": ACTIVE["row_splits"],
@@ -170,7 +214,13 @@ SOUND = {
     "row_adagrad": lambda: adagrad(rows=int32(4, 1), gradient=tf.ones([2, D])),
     "row_gradient_adagrad": lambda: adagrad(x=X, **COEFS, **VIEW),
 }
-SOFTMAX_OPS = ("softmax_crossentropy", "softmax_parts", "softmax_gradient")
+SOFTMAX_OPS = (
+    "softmax_crossentropy",
+    "softmax_parts",
+    "softmax_gradient",
+    "binary_crossentropy",
+)
+CONNECTED_OPS = ("activate_connected", "connected_logits", "connected_top_k", "connected_losses")
 ADAM_OPS = ("dense_adam", "row_adam", "row_gradient_adam")
 ADAGRAD_OPS = ("dense_adagrad", "row_adagrad", "row_gradient_adagrad")
 UPDATING_OPS = ADAM_OPS + ADAGRAD_OPS
@@ -250,6 +300,13 @@ LISTS = [
     ("full_crossentropy", "label_splits", "label_ids", UNITS, True),
     ("full_crossentropy_gradient", "label_splits", "label_ids", UNITS, True),
     ("canonical_labels", "row_splits", None, None, False),
+    ("connect", "row_splits", "ids", UNITS, True),
+    ("connect", "label_splits", "label_ids", UNITS, True),
+    *((op, "row_splits", "ids", UNITS, True) for op in CONNECTED_OPS),
+    ("activate_connected", "label_splits", "label_ids", UNITS, True),
+    ("connected_losses", "label_splits", "label_ids", UNITS, True),
+    ("connection_gradient", "active_splits", "active_ids", UNITS, True),
+    ("connection_gradient", "match_splits", "match_position", 7, True),
 ]
 lists_case = pytest.mark.parametrize(
     ("op", "splits", "ids", "units", "strictly"), LISTS, ids=lambda value: str(value)
@@ -729,3 +786,52 @@ def test_wrong_ranks_in_graphs(op, name):
     changed = arguments | {name: arguments[name][None]}
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
         tf.function(lambda: call(op, changed))()
+
+
+# Connections.
+@pytest.mark.parametrize("op", CONNECTED_OPS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"connection_splits": int64(0, -1, 3, 3, 4, 6, 7)},
+        {"connection_splits": int64(0, 2**40, 3, 3, 4, 6, 7)},
+        {"connection_splits": int64(0, 2, 8, 3, 4, 6, 7)},
+        {"connection_splits": int64(0, 2, 3, 3, 4, 6, 8)},
+        {"connection_splits": int64(0, 2, 3, 3, 4, 6)},
+        {"connection_splits": int64()},
+        {"connection_neurons": int32(1, 6, 0, 5, 2, 3, 5)},
+        {"connection_neurons": int32(1, -1, 0, 5, 2, 3, 5)},
+        {"connection_neurons": int32(1, 4, 0, 5, 2, 3)},
+        {"weights": variable(6)},
+        {"bias": [variable(UNITS + 1)]},
+        {"values": tf.ones([NNZ + 1])},
+    ],
+    ids=str,
+)
+def test_connections_that_lead_nowhere(op, changes):
+    assert_refused(op, **changes)
+
+
+@pytest.mark.parametrize(
+    ("op", "changes"),
+    [
+        ("connect", {"features": 0}),
+        ("connect", {"most": 0}),
+        ("connect", {"smoothing": -1.0}),
+        ("connect", {"smoothing": float("nan")}),
+        ("connect", {"label_splits": int64(0, 1, 3)}),
+        ("activate_connected", {"count": -1}),
+        ("activate_connected", {"label_splits": int64(0, 1, 3)}),
+        ("connected_losses", {"label_splits": int64(0, 1, 3)}),
+        ("connected_top_k", {"k": UNITS + 1}),
+        ("connected_top_k", {"k": 0}),
+        ("connection_gradient", {"match_entry": int32(0, 1, 2, 3, 5)}),
+        ("connection_gradient", {"match_place": int32(0, 1, 2, -1, 4)}),
+        ("connection_gradient", {"match_place": int32(0, 1, 2, 3)}),
+        ("connection_gradient", {"upstream": tf.ones([NNZ - 1])}),
+        ("binary_crossentropy", {"own_offsets": tf.ones([NNZ - 1])}),
+    ],
+    ids=str,
+)
+def test_sizes_of_connections(op, changes):
+    assert_refused(op, **changes)

@@ -288,6 +288,25 @@ def softmax_crossentropy(
     return loss
 
 
+def binary_crossentropy(
+    logits: ActiveLogits,
+    active: ActiveSet,
+    labels: Csr,
+    own_offsets: tf.Tensor | None = None,
+    offsets: SharedOffsets | None = None,
+) -> tf.Tensor:
+    """The sum of the logistic losses of each row's active neurons, `(rows,) float32`.
+
+    A neuron that is no label counts `exp(offset)` times. The offsets are constants.
+    """
+    if own_offsets is None:
+        own_offsets = tf.zeros_like(logits.own)
+    loss, _, _ = _ops.dslide_binary_crossentropy(
+        **_softmax_inputs(logits, active, labels, offsets), own_offsets=own_offsets
+    )
+    return loss
+
+
 class SoftmaxParts(NamedTuple):
     """What some of a row's units add to its softmax, each `(rows,) float32`.
 
@@ -423,6 +442,101 @@ def full_crossentropy_gradient(
         upstream=upstream,
         kernel=kernel,
         bias=bias,
+    )
+
+
+class Connections(NamedTuple):
+    """A sparse kernel: feature `f` is connected with `neurons[splits[f]:splits[f + 1]]`.
+
+    Attributes:
+        splits: `(features + 1,) int64`.
+        neurons: `(connections,) int32`, ascending for each feature.
+        weights: Variable `(connections,) float32`.
+        bias: Variable `(units,) float32` or `None`.
+        units: Number of neurons.
+    """
+
+    splits: tf.Tensor
+    neurons: tf.Tensor
+    weights: Any
+    bias: Any
+    units: int
+
+
+class Features(NamedTuple):
+    """A batch of sparse samples: distinct ascending features with `values (nnz,) float32`."""
+
+    rows: Csr
+    values: tf.Tensor
+
+
+def connect(
+    features: Csr, columns: int, labels: Csr, units: int, most: int, smoothing: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Connects features with the labels that they occur together with, at most `most` each.
+
+    Returns:
+        `splits (columns + 1,) int64`, `neurons (connections,) int32`, and the number of rows that
+        have both, `(connections,) float32`.
+    """
+    return _ops.dslide_connect(
+        **features._asdict(),
+        label_splits=labels.row_splits,
+        label_ids=labels.ids,
+        features=columns,
+        units=units,
+        most=most,
+        smoothing=smoothing,
+    )
+
+
+def _connected(x: Features, connections: Connections) -> dict[str, Any]:
+    return {
+        "values": x.values,
+        **x.rows._asdict(),
+        "connection_splits": connections.splits,
+        "connection_neurons": connections.neurons,
+        "weights": handle(connections.weights),
+        "bias": _bias(connections.bias),
+        "units": connections.units,
+    }
+
+
+def activate_connected(
+    x: Features, connections: Connections, labels: Csr, count: int
+) -> tuple[Csr, tf.Tensor]:
+    """Each row's labels and the `count` best others of the neurons that it is connected with.
+
+    Returns:
+        The active sets, and their logits `(nnz,) float32`.
+    """
+    splits, ids, logits, *_ = _ops.dslide_activate_connected(
+        **_connected(x, connections),
+        label_splits=labels.row_splits,
+        label_ids=labels.ids,
+        count=count,
+    )
+    return Csr(splits, ids), logits
+
+
+def connected_logits(x: Features, connections: Connections) -> tf.Tensor:
+    """All logits, `(rows, units) float32`."""
+    return _ops.dslide_connected_logits(**_connected(x, connections))
+
+
+def connected_top_k(
+    x: Features, connections: Connections, k: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The `k` best neurons of each row: ids `(rows, k) int32` and logits, falling."""
+    return _ops.dslide_connected_top_k(**_connected(x, connections), k=k)
+
+
+def connected_losses(
+    x: Features, connections: Connections, labels: Csr
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each row's losses over all units, of the softmax and one against all. No gradient."""
+    return _ops.dslide_connected_losses(
+        **_connected(x, connections), label_splits=labels.row_splits, label_ids=labels.ids
     )
 
 
@@ -633,3 +747,61 @@ def _full_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, *_: Any) 
         x, labels, variables[0], variables[1:], totals, upstream
     )
     return [x_gradient, None, None, kernel_gradient, *bias_gradient]
+
+
+@tf.RegisterGradient("DslideBinaryCrossentropy")
+def _binary_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> list[Any]:
+    return [*_softmax_crossentropy_gradient(op, upstream), None]
+
+
+@tf.RegisterGradient("DslideActivateConnected")
+def _activate_connected_gradient(op: tf.Operation, *upstreams: tf.Tensor) -> list[Any]:
+    gradients = _connection_gradients(op, op.outputs, upstreams[2])
+    return [*gradients, None, None]
+
+
+@tf.RegisterGradient("DslideConnectedLogits")
+def _connected_logits_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
+    values, row_splits, ids, splits, neurons, weights, *bias = op.inputs
+    units = op.get_attr("units")
+    nothing = Csr(tf.zeros_like(row_splits), no_neurons())
+    # Every neuron that a row is connected with is active.
+    outputs = _ops.dslide_activate_connected(
+        values=values,
+        row_splits=row_splits,
+        ids=ids,
+        connection_splits=splits,
+        connection_neurons=neurons,
+        weights=weights,
+        bias=bias,
+        label_splits=nothing.row_splits,
+        label_ids=nothing.ids,
+        units=units,
+        count=units,
+    )
+    active = tf.RaggedTensor.from_row_splits(outputs[1], outputs[0], validate=False)
+    places = tf.stack([active.value_rowids(), tf.cast(outputs[1], tf.int64)], axis=1)
+    gradients = _connection_gradients(op, outputs, tf.gather_nd(upstream, places))
+    return [*gradients[:6], *[tf.reduce_sum(upstream, axis=0) for _ in bias]]
+
+
+def _connection_gradients(op: tf.Operation, outputs: Any, upstream: tf.Tensor) -> list[Any]:
+    """The gradients by the inputs that all ops over connections have, given that by logits."""
+    values, _, _, _, neurons, weights = op.inputs[:6]
+    bias = op.inputs[6 : 6 + op.get_attr("use_bias")]
+    active_splits, active_ids, _, match_splits, position, entry, place = outputs
+    ids, gradient, bias_ids, bias_gradient = _ops.dslide_connection_gradient(
+        values=values,
+        active_splits=active_splits,
+        active_ids=active_ids,
+        upstream=upstream,
+        match_splits=match_splits,
+        match_position=position,
+        match_entry=entry,
+        match_place=place,
+        connections=neurons.shape[0],
+        units=op.get_attr("units"),
+    )
+    slices = [RowSlices(gradient, ids, _variable_shape(weights))]
+    slices += [RowSlices(bias_gradient, bias_ids, _variable_shape(b)) for b in bias]
+    return [None] * 5 + slices
