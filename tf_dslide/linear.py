@@ -169,12 +169,8 @@ class DSlideLinear(keras.layers.Layer):
                 f"{self.dtype_policy.name!r}. Use 'float32', 'mixed_float16' or 'mixed_bfloat16'."
             )
         fixed = {"trainable": False, "initializer": "zeros"}
-        self.splits = self.add_weight(
-            name="splits", shape=(features + 1,), dtype="int64", **fixed
-        )
-        self.neurons = self.add_weight(
-            name="neurons", shape=(connections,), dtype="int32", **fixed
-        )
+        self.splits = self.add_weight(name="splits", shape=(features + 1,), dtype="int64", **fixed)
+        self.neurons = self.add_weight(name="neurons", shape=(connections,), dtype="int32", **fixed)
         self.kernel = self.add_weight(name="kernel", shape=(connections,), initializer="zeros")
         if self.use_bias:
             self.bias = self.add_weight(
@@ -282,6 +278,4 @@ class DSlideLinear(keras.layers.Layer):
 
 
 def _csr(matrix: Any) -> Csr:
-    return Csr(
-        tf.constant(matrix.indptr, tf.int64), tf.constant(matrix.indices.astype(np.int32))
-    )
+    return Csr(tf.constant(matrix.indptr, tf.int64), tf.constant(matrix.indices.astype(np.int32)))

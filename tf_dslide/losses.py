@@ -104,8 +104,9 @@ class SlideBinaryCrossentropy(_ActiveLoss):
 
     One classifier for each class against all others, which suits samples with several labels: they
     do not compete. On the output of a `DSlideDense` or `DSlideLinear` in training the sum runs over
-    the row's active set (its labels and the neurons that the layer picked; one that was drawn by
-    chance counts for all that it stands for). In `evaluate` it runs over all units. On any other
+    the row's active set: its labels and the neurons that the layer picked. One that was drawn by
+    chance counts for all that it stands for (with the LSH samplers, and with `UniformSampler` and
+    `LogUniformSampler` if `correction=True`). In `evaluate` it runs over all units. On any other
     logits it is the ordinary sum.
 
     A row without labels has all its active neurons as negatives.

@@ -17,6 +17,7 @@ MODULES = [
     "tf_dslide.labels",
     "tf_dslide.layers",
     "tf_dslide.lazy",
+    "tf_dslide.linear",
     "tf_dslide.losses",
     "tf_dslide.metrics",
     "tf_dslide.optimizers",

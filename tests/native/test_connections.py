@@ -185,9 +185,11 @@ def test_binary_crossentropy(rng, shared, size):
     labels = labels_within(rng, active.own)
     own = np.float32(size) * floats(rng, len(active.own.ids))
     common = np.float32(size) * floats(rng, rows, len(active.shared))
-    own_offsets, of_rows, of_shared = floats(rng, len(own)), floats(rng, rows), rng.integers(
-        0, 2, len(active.shared)
-    ).astype(np.float32)
+    own_offsets, of_rows, of_shared = (
+        floats(rng, len(own)),
+        floats(rng, rows),
+        rng.integers(0, 2, len(active.shared)).astype(np.float32),
+    )
     logits = values_to_tf(active, active.join(own, common))
     upstream = floats(rng, rows)
     with tf.GradientTape() as tape:

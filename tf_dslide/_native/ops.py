@@ -524,9 +524,7 @@ def connected_logits(x: Features, connections: Connections) -> tf.Tensor:
     return _ops.dslide_connected_logits(**_connected(x, connections))
 
 
-def connected_top_k(
-    x: Features, connections: Connections, k: int
-) -> tuple[tf.Tensor, tf.Tensor]:
+def connected_top_k(x: Features, connections: Connections, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     """The `k` best neurons of each row: ids `(rows, k) int32` and logits, falling."""
     return _ops.dslide_connected_top_k(**_connected(x, connections), k=k)
 
