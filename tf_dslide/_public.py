@@ -3,7 +3,7 @@
 from tf_dslide._native import build_info
 from tf_dslide.centroids import start_from_centroids
 from tf_dslide.constraints import UnitRows
-from tf_dslide.hashing import DWTA, HashFamily, SimHash
+from tf_dslide.hashing import DWTA, WTA, HashFamily, SimHash
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
 from tf_dslide.losses import SlideCrossentropy
@@ -25,6 +25,7 @@ from tf_dslide.samplers import (
 
 __all__ = [
     "DWTA",
+    "WTA",
     "AllNeurons",
     "DSlideDense",
     "HashFamily",

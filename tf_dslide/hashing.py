@@ -20,6 +20,11 @@ def _address_bits(units: int) -> int:
     return min(_MOST_ADDRESS_BITS, max(1, round(math.log2(max(2, units / _TYPICAL_BUCKET)))))
 
 
+def _check_address_bits(address_bits: int) -> None:
+    if require_positive("address_bits", address_bits) > 24:
+        raise ValueError(f"`address_bits` must be in 1..24; received {address_bits!r}")
+
+
 class HashFamily:
     """Base of the hash families: `tables` independent codes for each vector.
 
@@ -136,8 +141,61 @@ class SimHash(HashFamily):
         return {"bits": self.bits, "density": self.density, **super().get_config()}
 
 
+class _WinnerTakeAll(HashFamily):
+    """What WTA and DWTA share: bins, and where the largest coordinate of each is."""
+
+    def __init__(
+        self,
+        bins: int | None = None,
+        tables: int = 50,
+        bin_size: int = 8,
+        address_bits: int = _MOST_ADDRESS_BITS,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(tables, seed)
+        if bins is not None:
+            require_positive("bins", bins)
+        if require_positive("bin_size", bin_size) < 2 or bin_size & (bin_size - 1):
+            raise ValueError(f"`bin_size` must be a power of two from 2 on; received {bin_size!r}")
+        _check_address_bits(address_bits)
+        if bins is not None and bins * (bin_size.bit_length() - 1) > 60:
+            raise ValueError(
+                f"the codes of a table's bins must fit 60 bits; received bins={bins} of "
+                f"{bin_size.bit_length() - 1} bits each"
+            )
+        self.bins = bins
+        self.bin_size = bin_size
+        self.address_bits = address_bits
+        self._built_bits = 0
+
+    @property
+    def buckets(self) -> int:
+        """`2 ** min(address_bits, bins * log2(bin_size))`."""
+        return 1 << self._built_bits
+
+    def build(self, dim: int, units: int) -> None:
+        """Draws the bins."""
+        size = min(self.bin_size, 1 << (dim.bit_length() - 1))
+        bits_per_bin = size.bit_length() - 1
+        bins = self.bins or max(1, -(-_address_bits(units) // max(1, bits_per_bin)))
+        self._built_bits = min(self.address_bits, bins * bits_per_bin)
+        with tf.init_scope():
+            self._index: np.ndarray = ops.dwta_parameters(
+                self.seed, dim, bins * self.tables, size
+            ).numpy()
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this family again."""
+        return {
+            "bins": self.bins,
+            "bin_size": self.bin_size,
+            "address_bits": self.address_bits,
+            **super().get_config(),
+        }
+
+
 @keras.saving.register_keras_serializable(package="tf_dslide")
-class DWTA(HashFamily):
+class DWTA(_WinnerTakeAll):
     """Densified winner-take-all hashing.
 
     A bin looks at a few random coordinates; its code is the place of the largest. The order of
@@ -167,56 +225,44 @@ class DWTA(HashFamily):
     (True, 64)
     """
 
-    def __init__(
-        self,
-        bins: int | None = None,
-        tables: int = 50,
-        bin_size: int = 8,
-        address_bits: int = _MOST_ADDRESS_BITS,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(tables, seed)
-        if bins is not None:
-            require_positive("bins", bins)
-        if require_positive("bin_size", bin_size) < 2 or bin_size & (bin_size - 1):
-            raise ValueError(f"`bin_size` must be a power of two from 2 on; received {bin_size!r}")
-        if require_positive("address_bits", address_bits) > 24:
-            raise ValueError(f"`address_bits` must be in 1..24; received {address_bits!r}")
-        if bins is not None and bins * (bin_size.bit_length() - 1) > 60:
-            raise ValueError(
-                f"the codes of a table's bins must fit 60 bits; received bins={bins} of "
-                f"{bin_size.bit_length() - 1} bits each"
-            )
-        self.bins = bins
-        self.bin_size = bin_size
-        self.address_bits = address_bits
-        self._built_bits = 0
-
-    @property
-    def buckets(self) -> int:
-        """`2 ** min(address_bits, bins * log2(bin_size))`."""
-        return 1 << self._built_bits
-
-    def build(self, dim: int, units: int) -> None:
-        """Draws the bins."""
-        size = min(self.bin_size, 1 << (dim.bit_length() - 1))
-        bits_per_bin = size.bit_length() - 1
-        bins = self.bins or max(1, -(-_address_bits(units) // max(1, bits_per_bin)))
-        self._built_bits = min(self.address_bits, bins * bits_per_bin)
-        with tf.init_scope():
-            self._index: np.ndarray = ops.dwta_parameters(
-                self.seed, dim, bins * self.tables, size
-            ).numpy()
-
     def codes(self, x: tf.Tensor) -> tf.Tensor:
         """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
         return ops.dwta_codes(x, self._index, self.tables, self._built_bits)
 
-    def get_config(self) -> dict[str, Any]:
-        """The arguments that make this family again."""
-        return {
-            "bins": self.bins,
-            "bin_size": self.bin_size,
-            "address_bits": self.address_bits,
-            **super().get_config(),
-        }
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class WTA(_WinnerTakeAll):
+    """Winner-take-all hashing (Yagnik et al., ICCV 2011).
+
+    A bin looks at a few random coordinates; its code is the place of the largest, the first of
+    equals. The order of coordinates counts, not their size: two vectors agree in a bin of
+    `bin_size` with the probability that one coordinate is the largest in both (section 3 there; for
+    two coordinates `(1 + tau) / 2` with Kendall's rank correlation tau). Meant for dense vectors.
+    In sparse ones most bins see zeros alone and give the code 0: take `DWTA`, which is the same
+    where no bin is empty.
+
+    Args:
+        bins: Bins that one table joins, K in the literature. `None` chooses by the number of
+            neurons, so that a bucket holds about 64 of them.
+        tables: Number of tables.
+        bin_size: Coordinates of a bin, a power of two; the largest power of two that fits is used
+            for shorter vectors. Each bin gives `log2(bin_size)` bits.
+        address_bits: Codes longer than this are folded to so many bits.
+        seed: Integer that fixes the bins.
+
+    Memory and time: `bins * tables * bin_size` comparisons a vector.
+
+    Example:
+    >>> import numpy as np
+    >>> from tf_dslide import WTA
+    >>> hash = WTA(bins=2, tables=3)
+    >>> hash.build(dim=16, units=1000)
+    >>> x = np.random.default_rng(0).normal(size=(1, 16)).astype("float32")
+    >>> codes = hash.codes(np.concatenate([x, np.exp(x)]))  # the order is the same
+    >>> bool((codes[0] == codes[1]).numpy().all()), hash.buckets
+    (True, 64)
+    """
+
+    def codes(self, x: tf.Tensor) -> tf.Tensor:
+        """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
+        return ops.wta_codes(x, self._index, self.tables, self._built_bits)

@@ -155,7 +155,9 @@ std::string DwtaCodes(const Dwta& hash, const float* x, int64_t n, int32_t* code
             uint64_t code = 0;
             for (int64_t k = 0; k < hash.bins_per_table; ++k) {
               const int64_t bin = table * hash.bins_per_table + k;
-              code = code << bits | BinCode(winner.data(), filled.data(), bins, bin, lane);
+              code = code << bits |
+                     (hash.densify ? BinCode(winner.data(), filled.data(), bins, bin, lane)
+                                   : winner[bin * kHashBlock + lane]);
             }
             if (folds) code = Fold(code, bits * hash.bins_per_table, hash.address_bits);
             codes[(first + lane) * hash.tables + table] = static_cast<int32_t>(code);

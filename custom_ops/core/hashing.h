@@ -27,10 +27,10 @@ struct SimHash {
 void MakeSimHash(uint64_t seed, int64_t dim, int64_t projections, int64_t nonzeros, int32_t* index,
                  float* value);
 
-// Densified winner-take-all. A bin names `bin_size` coordinates (a power of two); its code is the
-// place of the largest. Bins whose coordinates are all 0 borrow the code of another bin, so that
-// sparse and non-negative vectors still spread over all codes. A table joins the codes of
-// `bins_per_table` bins, log2(bin_size) bits each, and folds them to `address_bits`.
+// Winner-take-all. A bin names `bin_size` coordinates (a power of two); its code is the place of the
+// largest, the first of equals. Densified, bins whose coordinates are all 0 borrow the code of
+// another bin, so that sparse and non-negative vectors still spread over all codes. A table joins
+// the codes of `bins_per_table` bins, log2(bin_size) bits each, and folds them to `address_bits`.
 struct Dwta {
   int64_t dim;
   int64_t bins_per_table;
@@ -38,6 +38,7 @@ struct Dwta {
   int64_t bin_size;
   int64_t address_bits;
   const int32_t* index;  // (tables * bins_per_table, bin_size)
+  bool densify = true;
 };
 
 // Coordinates of the bins, cut from random permutations of all coordinates.

@@ -109,6 +109,7 @@ class DwtaCodesOp : public OpKernel {
   explicit DwtaCodesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "tables", &tables_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "address_bits", &address_bits_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("densify", &densify_));
     OP_REQUIRES(ctx, address_bits_ <= 30,
                 absl::InvalidArgumentError("address_bits must not exceed 30"));
   }
@@ -131,14 +132,17 @@ class DwtaCodesOp : public OpKernel {
     Tensor* codes;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {x.dim_size(0), tables_}, &codes));
     UseHugePages(codes->data(), codes->TotalBytes());
-    const Dwta hash = {x.dim_size(1), bins_per_table, tables_,
-                       bin_size,      address_bits_,  index.flat<int32_t>().data()};
+    const Dwta hash = {x.dim_size(1), bins_per_table,
+                       tables_,       bin_size,
+                       address_bits_, index.flat<int32_t>().data(),
+                       densify_};
     OP_REQUIRES_OK(ctx, NotFinite(ctx, DwtaCodes(hash, x.flat<float>().data(), x.dim_size(0),
                                                  codes->flat<int32_t>().data(), PoolOf(ctx))));
   }
 
  private:
   int64_t tables_, address_bits_;
+  bool densify_;
 };
 
 class BuildTablesOp : public OpKernel {

@@ -95,6 +95,7 @@ REGISTER_OP("DslideDwtaCodes")
     .Input("index: int32")
     .Attr("tables: int >= 1")
     .Attr("address_bits: int >= 0")
+    .Attr("densify: bool = true")
     .Output("codes: int32")
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2}));

@@ -11,6 +11,7 @@ from keras_cases import Labels, active_rows, close, padded, random_labels, wide_
 import tf_dslide
 from tf_dslide import (
     DWTA,
+    WTA,
     AllNeurons,
     DSlideDense,
     LogUniformSampler,
@@ -346,7 +347,7 @@ def test_hashing_finds_the_best_neurons_far_more_often_than_chance():
     wanted = rng.integers(0, units, 64)
     x = kernel[wanted] + 0.3 * rng.normal(size=(64, dim)).astype("float32")
     best = np.argsort(-x @ kernel.T, axis=1)[:, 0]
-    for family in (SimHash(), DWTA()):
+    for family in (SimHash(), DWTA(), WTA()):
         sampler = LshSampler(hash=family, active=400, random=0.0, head=0.0)
         sets, _ = choose(sampler, x, None, units=units, kernel=kernel)
         recall = np.mean([i in row for i, row in zip(best, sets, strict=True)])
@@ -442,6 +443,8 @@ def unchecked(kind: Any, **arguments: Any) -> Any:
         (lambda: unchecked(DWTA, bin_size=8.0), "`bin_size`.*8.0"),
         (lambda: DWTA(address_bits=0), "`address_bits`.*0"),
         (lambda: DWTA(bins=30, bin_size=8), "30"),
+        (lambda: WTA(bins=0), "`bins`.*0"),
+        (lambda: WTA(bin_size=1), "`bin_size`.*1"),
         (lambda: DSlideDense(5, sampler="nearest"), "`sampler`.*nearest"),
         (lambda: DSlideDense(5, sampler=SimHash()), "`sampler`.*SimHash"),
         (lambda: DSlideDense(5, sampler=LshSampler), "`sampler`.*LshSampler"),
@@ -480,7 +483,7 @@ def test_small_layers_train(name, units, dim):
 
 
 def test_all_zero_inputs_and_all_zero_kernels_train():
-    for family in (SimHash(), DWTA()):
+    for family in (SimHash(), DWTA(), WTA()):
         model = wide_model(UNITS, DIM, sampler=LshSampler(hash=family, active=40))
         model.compile(SparseAdam(0.1), SlideCrossentropy())
         model.layers[0].kernel.assign(np.zeros((UNITS, DIM)))

@@ -17,6 +17,7 @@ from keras_cases import close, run_python, wide_model
 import tf_dslide
 from tf_dslide import (
     DWTA,
+    WTA,
     AllNeurons,
     DSlideDense,
     LabelPrior,
@@ -361,6 +362,7 @@ OBJECTS = [
     *SAMPLERS.values(),
     SimHash(bits=3, tables=4, density=0.9, seed=7),
     DWTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
+    WTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
     LabelPrior([3, 0, 2**40], smoothing=0.5),
     SlideCrossentropy(reduction="sum", name="mine"),
     SlideCrossentropy(dtype="float32"),

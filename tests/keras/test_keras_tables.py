@@ -10,7 +10,15 @@ import pytest
 import tensorflow as tf
 from keras_cases import close, run_python, wide_model
 
-from tf_dslide import DWTA, DSlideDense, LshSampler, SimHash, SlideCrossentropy, SparseAdam
+from tf_dslide import (
+    DWTA,
+    WTA,
+    DSlideDense,
+    LshSampler,
+    SimHash,
+    SlideCrossentropy,
+    SparseAdam,
+)
 
 UNITS, DIM, ROWS = 120, 6, 8
 
@@ -189,7 +197,7 @@ def test_set_weights_keeps_the_schedule():
     assert after[1] >= due
 
 
-@pytest.mark.parametrize("family", [SimHash(), DWTA()], ids=["simhash", "dwta"])
+@pytest.mark.parametrize("family", [SimHash(), DWTA(), WTA()], ids=["simhash", "dwta", "wta"])
 def test_one_seed_one_training_and_seeds_differ(family):
     runs = []
     for seed in (0, 0, 1):

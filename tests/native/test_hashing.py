@@ -1,4 +1,6 @@
-"""SimHash, DWTA and the hash tables."""
+"""The hash families and the hash tables."""
+
+import math
 
 import numpy as np
 import pytest
@@ -189,6 +191,66 @@ def test_dwta_of_similar_vectors_collides_more_often(rng):
     near = ops.dwta_codes(x + 0.1 * floats(rng, 50, 128), index, 200, 6).numpy()
     assert (codes == near).mean() > 0.5
     assert (codes == np.roll(codes, 1, axis=0)).mean() < 0.05
+
+
+@pytest.mark.parametrize("d", WIDTHS)
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_wta_codes(rng, d, share):
+    bin_size, bins_per_table, tables = bin_size_for(d), 3, 5
+    index = ops.dwta_parameters(9, d, bins_per_table * tables, bin_size)
+    # Rounded, so that bins have ties besides those of zeros.
+    x = np.round(2 * floats(rng, 70, d)) * (rng.random((70, d)) < share)
+    codes = ops.wta_codes(x.astype(np.float32), index, tables, 9).numpy()
+    winners = x[:, index].argmax(-1).reshape(70, tables, bins_per_table)
+    joined = winners @ bin_size ** np.arange(bins_per_table)[::-1]
+    np.testing.assert_array_equal(codes, joined)
+
+
+def test_wta_is_dwta_where_no_bin_is_empty(rng):
+    index = ops.dwta_parameters(9, 31, 40, 4)
+    x = floats(rng, 70, 31)
+    for bits in (4, 5):
+        np.testing.assert_array_equal(
+            ops.wta_codes(x, index, 20, bits), ops.dwta_codes(x, index, 20, bits)
+        )
+
+
+def wta_agreement(a, b, bin_size):
+    """P(one bin agrees): some coordinate of a random bin is the largest of it in both vectors.
+
+    Coordinate i is if the others come from those that are below it in both (Yagnik et al., eq. 7).
+    """
+    below = ((a[:, None] > a) & (b[:, None] > b)).sum(1)
+    wins = sum(math.comb(int(count), bin_size - 1) for count in below)
+    return wins / math.comb(len(a), bin_size)
+
+
+@pytest.mark.parametrize("bin_size", [2, 4, 8])
+@pytest.mark.parametrize("correlation", [-0.8, 0.0, 0.5, 0.9, 0.99])
+def test_wta_collides_as_order_statistics_say(rng, bin_size, correlation):
+    d, bins = 64, 30_000
+    a, noise = rng.normal(size=(2, d))
+    b = correlation * a + np.sqrt(1 - correlation**2) * noise
+    index = ops.dwta_parameters(11, d, bins, bin_size)
+    codes = ops.wta_codes(np.stack([a, b]).astype(np.float32), index, bins, 3).numpy()
+    wanted = wta_agreement(a, b, bin_size)
+    error = np.sqrt(wanted * (1 - wanted) / bins)
+    assert abs((codes[0] == codes[1]).mean() - wanted) < 4 * error
+
+
+@pytest.mark.parametrize("correlation", [-0.5, 0.3, 0.9])
+def test_wta_of_two_coordinates_follows_the_rank_correlation(rng, correlation):
+    # Normal vectors put a pair in the same order with probability 1 - arccos(correlation) / pi,
+    # which is (1 + Kendall's tau) / 2.
+    d, pairs, bins = 200, 60, 500
+    a, noise = rng.normal(size=(2, pairs, d))
+    b = correlation * a + np.sqrt(1 - correlation**2) * noise
+    index = ops.dwta_parameters(13, d, bins, 2)
+    x = np.concatenate([a, b]).astype(np.float32)
+    codes = ops.wta_codes(x, index, bins, 1).numpy()
+    agreement = (codes[:pairs] == codes[pairs:]).mean(1)
+    wanted = 1 - np.arccos(correlation) / np.pi
+    assert abs(agreement.mean() - wanted) < 4 * agreement.std() / np.sqrt(pairs)
 
 
 @pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 65])

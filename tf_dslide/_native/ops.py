@@ -101,6 +101,13 @@ def dwta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) -
     return _ops.dslide_dwta_codes(x=x, index=index, tables=tables, address_bits=address_bits)
 
 
+def wta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) -> tf.Tensor:
+    """As `dwta_codes`, but the first coordinate wins where all are 0."""
+    return _ops.dslide_dwta_codes(
+        x=x, index=index, tables=tables, address_bits=address_bits, densify=False
+    )
+
+
 def build_tables(codes: tf.Tensor, buckets: int) -> tuple[tf.Tensor, tf.Tensor]:
     """`bucket_ptr (tables, buckets + 1)` and `neuron_ids (tables, units)`, both `int32`."""
     return _ops.dslide_build_tables(codes=codes, buckets=buckets)
