@@ -3,7 +3,7 @@
 from tf_dslide._native import build_info
 from tf_dslide.centroids import start_from_centroids
 from tf_dslide.constraints import UnitRows
-from tf_dslide.hashing import DWTA, WTA, HashFamily, SimHash
+from tf_dslide.hashing import DWTA, WTA, HashFamily, MinHash, SimHash
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
 from tf_dslide.losses import SlideCrossentropy
@@ -32,6 +32,7 @@ __all__ = [
     "LabelPrior",
     "LogUniformSampler",
     "LshSampler",
+    "MinHash",
     "NDCGAtK",
     "PrecisionAtK",
     "PropensityScoredPrecisionAtK",

@@ -1,6 +1,7 @@
 #include "custom_ops/core/hashing.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "custom_ops/core/random.h"
@@ -55,6 +56,16 @@ void MakeDwta(uint64_t seed, int64_t dim, int64_t bins, int64_t bin_size, int32_
 
 namespace {
 
+// "row 3 holds nan at column 0", or an empty string where no row was noted.
+std::string NotFinite(const FirstBad& bad, const float* x, int64_t dim) {
+  const int64_t row = bad.first();
+  if (row < 0) return "";
+  const float* at = std::find_if(x + row * dim, x + (row + 1) * dim,
+                                 [](float value) { return !(value - value == 0); });
+  return "row " + std::to_string(row) + " holds " + std::to_string(*at) + " at column " +
+         std::to_string(at - (x + row * dim));
+}
+
 // Splits n vectors into blocks of kHashBlock, turns each block so that its vectors lie in the
 // lanes, and calls `hash(xt, first, lanes)`. Returns which vector is not finite.
 template <typename Hash>
@@ -75,12 +86,7 @@ std::string ForBlocks(const float* x, int64_t n, int64_t dim, int64_t cost,
       hash(xt.data(), first, lanes);
     }
   });
-  const int64_t row = bad.first();
-  if (row < 0) return "";
-  const float* at = std::find_if(x + row * dim, x + (row + 1) * dim,
-                                 [](float value) { return !(value - value == 0); });
-  return "row " + std::to_string(row) + " holds " + std::to_string(*at) + " at column " +
-         std::to_string(at - (x + row * dim));
+  return NotFinite(bad, x, dim);
 }
 
 }  // namespace
@@ -164,6 +170,112 @@ std::string DwtaCodes(const Dwta& hash, const float* x, int64_t n, int32_t* code
           }
         }
       });
+}
+
+int64_t MinHashPermutations(int64_t bins, int64_t bins_per_permutation) {
+  return (bins + bins_per_permutation - 1) / bins_per_permutation;
+}
+
+void MakeMinHash(uint64_t seed, int64_t dim, int64_t permutations, int32_t* place) {
+  std::vector<int32_t> order(dim);
+  std::iota(order.begin(), order.end(), 0);
+  for (int64_t p = 0; p < permutations; ++p) {
+    Shuffle(Mix(seed, p), &order, dim);
+    for (int64_t i = 0; i < dim; ++i) place[p * dim + order[i]] = static_cast<int32_t>(i);
+  }
+}
+
+namespace {
+
+// The hashes of one vector at a time.
+class SetHasher {
+ public:
+  explicit SetHasher(const MinHash& hash)
+      : hash_(hash),
+        first_(MinHashPermutations(hash.bins_per_table * hash.tables, hash.bins_per_permutation) *
+               hash.bins_per_permutation) {}
+
+  void Codes(const float* x, int32_t* codes) {
+    FindSet(x);
+    if (set_.empty()) {
+      std::fill_n(codes, hash_.tables, 0);
+      return;
+    }
+    FillBins();
+    for (int64_t table = 0; table < hash_.tables; ++table) {
+      uint64_t mixed = 0;
+      for (int64_t k = 0; k < hash_.bins_per_table; ++k) {
+        mixed = Mix(mixed, HashOf(table * hash_.bins_per_table + k));
+      }
+      codes[table] = static_cast<int32_t>(Below(mixed, uint64_t{1} << hash_.address_bits));
+    }
+  }
+
+ private:
+  void FindSet(const float* x) {
+    set_.clear();
+    for (int64_t i = 0; i < hash_.dim; ++i) {
+      if (x[i] > 0) set_.push_back(static_cast<int32_t>(i));
+    }
+    if (static_cast<int64_t>(set_.size()) <= hash_.top) return;
+    std::nth_element(set_.begin(), set_.begin() + hash_.top, set_.end(),
+                     [&](int32_t a, int32_t b) { return x[a] != x[b] ? x[a] > x[b] : a < b; });
+    set_.resize(hash_.top);
+  }
+
+  // The first place of a member in each bin of each permutation, kEmpty if there is none.
+  void FillBins() {
+    std::fill(first_.begin(), first_.end(), kEmpty);
+    const int64_t bins = hash_.bins_per_permutation;
+    const int64_t permutations = first_.size() / bins;
+    for (int64_t p = 0; p < permutations; ++p) {
+      const int32_t* place = hash_.place + p * hash_.dim;
+      for (const int32_t member : set_) {
+        int32_t& first = first_[p * bins + place[member] * bins / hash_.dim];
+        first = std::min(first, place[member]);
+      }
+    }
+  }
+
+  int32_t HashOf(int64_t bin) const {
+    const int64_t bins = hash_.bins_per_permutation;
+    const int32_t* lenders = first_.data() + bin / bins * bins;
+    for (int64_t attempt = 0; attempt < 64; ++attempt) {
+      const int32_t first = lenders[attempt == 0 ? bin % bins : Below(Mix(bin, attempt), bins)];
+      if (first != kEmpty) return first;
+    }
+    for (int64_t step = 1;; ++step) {  // A set that is not empty fills some bin.
+      const int32_t first = lenders[(bin + step) % bins];
+      if (first != kEmpty) return first;
+    }
+  }
+
+  static constexpr int32_t kEmpty = std::numeric_limits<int32_t>::max();
+
+  const MinHash& hash_;
+  std::vector<int32_t> set_;
+  std::vector<int32_t> first_;
+};
+
+}  // namespace
+
+std::string MinHashCodes(const MinHash& hash, const float* x, int64_t n, int32_t* codes,
+                         const ParallelFor& parallel) {
+  FirstBad bad;
+  const int64_t bins = hash.bins_per_table * hash.tables;
+  const int64_t permutations = MinHashPermutations(bins, hash.bins_per_permutation);
+  const int64_t cost = hash.dim * 2 + permutations * std::min(hash.top, hash.dim) * 2 + bins * 8;
+  parallel(n, cost, [&](int64_t begin, int64_t end) {
+    SetHasher hasher(hash);
+    for (int64_t row = begin; row < end; ++row) {
+      if (!Simd().all_finite(x + row * hash.dim, hash.dim)) {
+        bad.Note(row);
+        continue;
+      }
+      hasher.Codes(x + row * hash.dim, codes + row * hash.tables);
+    }
+  });
+  return NotFinite(bad, x, hash.dim);
 }
 
 std::string BuildTables(const int32_t* codes, int64_t n, int64_t tables, int64_t buckets,

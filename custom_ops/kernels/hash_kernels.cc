@@ -132,9 +132,8 @@ class DwtaCodesOp : public OpKernel {
     Tensor* codes;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {x.dim_size(0), tables_}, &codes));
     UseHugePages(codes->data(), codes->TotalBytes());
-    const Dwta hash = {x.dim_size(1), bins_per_table,
-                       tables_,       bin_size,
-                       address_bits_, index.flat<int32_t>().data(),
+    const Dwta hash = {x.dim_size(1), bins_per_table, tables_,
+                       bin_size,      address_bits_,  index.flat<int32_t>().data(),
                        densify_};
     OP_REQUIRES_OK(ctx, NotFinite(ctx, DwtaCodes(hash, x.flat<float>().data(), x.dim_size(0),
                                                  codes->flat<int32_t>().data(), PoolOf(ctx))));
@@ -143,6 +142,68 @@ class DwtaCodesOp : public OpKernel {
  private:
   int64_t tables_, address_bits_;
   bool densify_;
+};
+
+class MinHashParametersOp : public OpKernel {
+ public:
+  explicit MinHashParametersOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "dim", &dim_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "permutations", &permutations_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    Tensor* place;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {permutations_, dim_}, &place));
+    MakeMinHash(seed_, dim_, permutations_, place->flat<int32_t>().data());
+  }
+
+ private:
+  int64_t seed_, dim_, permutations_;
+};
+
+class MinHashCodesOp : public OpKernel {
+ public:
+  explicit MinHashCodesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "top", &top_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "bins_per_table", &bins_per_table_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "tables", &tables_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "bins_per_permutation", &bins_per_permutation_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "address_bits", &address_bits_));
+    OP_REQUIRES(ctx, address_bits_ <= 30,
+                absl::InvalidArgumentError("address_bits must not exceed 30"));
+    constexpr int64_t kMost = int64_t{1} << 30;
+    OP_REQUIRES(ctx,
+                bins_per_table_ <= kMost && tables_ <= kMost / bins_per_table_ &&
+                    bins_per_permutation_ <= kMost,
+                absl::InvalidArgumentError("at most 2 ** 30 bins"));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    for (int i = 0; i < 2; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
+    const Tensor& x = ctx->input(0);
+    const Tensor& place = ctx->input(1);
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of place", place.dim_size(1), x.dim_size(1)));
+    OP_REQUIRES_OK(
+        ctx, ExpectEqual(ctx, "number of permutations", place.dim_size(0),
+                         MinHashPermutations(bins_per_table_ * tables_, bins_per_permutation_)));
+    OP_REQUIRES_OK(ctx, ExpectCoordinates(ctx, place, x.dim_size(1)));
+    Tensor* codes;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {x.dim_size(0), tables_}, &codes));
+    UseHugePages(codes->data(), codes->TotalBytes());
+    const MinHash hash = {x.dim_size(1),
+                          top_,
+                          bins_per_table_,
+                          tables_,
+                          bins_per_permutation_,
+                          address_bits_,
+                          place.flat<int32_t>().data()};
+    OP_REQUIRES_OK(ctx, NotFinite(ctx, MinHashCodes(hash, x.flat<float>().data(), x.dim_size(0),
+                                                    codes->flat<int32_t>().data(), PoolOf(ctx))));
+  }
+
+ private:
+  int64_t top_, bins_per_table_, tables_, bins_per_permutation_, address_bits_;
 };
 
 class BuildTablesOp : public OpKernel {
@@ -172,6 +233,8 @@ REGISTER_KERNEL_BUILDER(Name("DslideSimHashParameters").Device(DEVICE_CPU), SimH
 REGISTER_KERNEL_BUILDER(Name("DslideSimHashCodes").Device(DEVICE_CPU), SimHashCodesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideDwtaParameters").Device(DEVICE_CPU), DwtaParametersOp);
 REGISTER_KERNEL_BUILDER(Name("DslideDwtaCodes").Device(DEVICE_CPU), DwtaCodesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideMinHashParameters").Device(DEVICE_CPU), MinHashParametersOp);
+REGISTER_KERNEL_BUILDER(Name("DslideMinHashCodes").Device(DEVICE_CPU), MinHashCodesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideBuildTables").Device(DEVICE_CPU), BuildTablesOp);
 
 }  // namespace

@@ -105,6 +105,36 @@ REGISTER_OP("DslideDwtaCodes")
       return absl::OkStatus();
     });
 
+REGISTER_OP("DslideMinHashParameters")
+    .Attr("seed: int")
+    .Attr("dim: int >= 1")
+    .Attr("permutations: int >= 1")
+    .Output("place: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      int64_t dim, permutations;
+      TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+      TF_RETURN_IF_ERROR(c->GetAttr("permutations", &permutations));
+      c->set_output(0, c->Matrix(permutations, dim));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideMinHashCodes")
+    .Input("x: float")
+    .Input("place: int32")
+    .Attr("top: int >= 1")
+    .Attr("bins_per_table: int >= 1")
+    .Attr("tables: int >= 1")
+    .Attr("bins_per_permutation: int >= 1")
+    .Attr("address_bits: int >= 0")
+    .Output("codes: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2}));
+      int64_t tables;
+      TF_RETURN_IF_ERROR(c->GetAttr("tables", &tables));
+      c->set_output(0, c->Matrix(c->Dim(c->input(0), 0), tables));
+      return absl::OkStatus();
+    });
+
 REGISTER_OP("DslideBuildTables")
     .Input("codes: int32")
     .Attr("buckets: int >= 1")

@@ -16,6 +16,7 @@ from tf_dslide import (
     DSlideDense,
     LogUniformSampler,
     LshSampler,
+    MinHash,
     SharedLshSampler,
     SimHash,
     SlideCrossentropy,
@@ -76,6 +77,7 @@ EVERY = {
     "lsh_head": LshSampler(active=60, random=0.1, head=0.9),
     "lsh_no_head": LshSampler(active=60, random=0.8, head=0.0),
     "dwta": LshSampler(hash=DWTA(tables=9), active=60),
+    "min_hash": LshSampler(hash=MinHash(tables=9), active=60),
     "shared": SharedLshSampler(active=60),
     "shared_hashed": SharedLshSampler(active=60, random=0.0, head=0.0),
     "tiny": LshSampler(hash=SimHash(bits=2, tables=1), active=2, bucket_size=1),
@@ -347,7 +349,7 @@ def test_hashing_finds_the_best_neurons_far_more_often_than_chance():
     wanted = rng.integers(0, units, 64)
     x = kernel[wanted] + 0.3 * rng.normal(size=(64, dim)).astype("float32")
     best = np.argsort(-x @ kernel.T, axis=1)[:, 0]
-    for family in (SimHash(), DWTA(), WTA()):
+    for family in (SimHash(), DWTA(), WTA(), MinHash()):
         sampler = LshSampler(hash=family, active=400, random=0.0, head=0.0)
         sets, _ = choose(sampler, x, None, units=units, kernel=kernel)
         recall = np.mean([i in row for i, row in zip(best, sets, strict=True)])
@@ -444,6 +446,10 @@ def unchecked(kind: Any, **arguments: Any) -> Any:
         (lambda: DWTA(address_bits=0), "`address_bits`.*0"),
         (lambda: DWTA(bins=30, bin_size=8), "30"),
         (lambda: WTA(bins=0), "`bins`.*0"),
+        (lambda: MinHash(bins=0), "`bins`.*0"),
+        (lambda: MinHash(top=0), "`top`.*0"),
+        (lambda: MinHash(tables=-1), "`tables`.*-1"),
+        (lambda: MinHash(address_bits=25), "`address_bits`.*25"),
         (lambda: WTA(bin_size=1), "`bin_size`.*1"),
         (lambda: DSlideDense(5, sampler="nearest"), "`sampler`.*nearest"),
         (lambda: DSlideDense(5, sampler=SimHash()), "`sampler`.*SimHash"),
@@ -470,7 +476,7 @@ def test_names_stand_for_samplers():
 
 
 @pytest.mark.parametrize(("units", "dim"), [(1, 1), (2, 1), (100, 1), (3, 200)])
-@pytest.mark.parametrize("name", ["lsh", "dwta", "tiny", "shared", "log_uniform"])
+@pytest.mark.parametrize("name", ["lsh", "dwta", "min_hash", "tiny", "shared", "log_uniform"])
 def test_small_layers_train(name, units, dim):
     model = wide_model(units, dim, sampler=EVERY[name])
     model.compile(SparseAdam(0.1), SlideCrossentropy())
@@ -483,7 +489,7 @@ def test_small_layers_train(name, units, dim):
 
 
 def test_all_zero_inputs_and_all_zero_kernels_train():
-    for family in (SimHash(), DWTA(), WTA()):
+    for family in (SimHash(), DWTA(), WTA(), MinHash()):
         model = wide_model(UNITS, DIM, sampler=LshSampler(hash=family, active=40))
         model.compile(SparseAdam(0.1), SlideCrossentropy())
         model.layers[0].kernel.assign(np.zeros((UNITS, DIM)))

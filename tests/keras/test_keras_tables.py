@@ -15,6 +15,7 @@ from tf_dslide import (
     WTA,
     DSlideDense,
     LshSampler,
+    MinHash,
     SimHash,
     SlideCrossentropy,
     SparseAdam,
@@ -197,7 +198,9 @@ def test_set_weights_keeps_the_schedule():
     assert after[1] >= due
 
 
-@pytest.mark.parametrize("family", [SimHash(), DWTA(), WTA()], ids=["simhash", "dwta", "wta"])
+@pytest.mark.parametrize(
+    "family", [SimHash(), DWTA(), WTA(), MinHash()], ids=lambda family: type(family).__name__
+)
 def test_one_seed_one_training_and_seeds_differ(family):
     runs = []
     for seed in (0, 0, 1):

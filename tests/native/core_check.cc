@@ -307,6 +307,43 @@ void CheckHashes() {
   }
 }
 
+// One code for equal sets, by all pools, and for vectors without a set the code 0.
+void CheckMinHash() {
+  Source source(16);
+  for (int64_t dim : {1, 7, 64, 200}) {
+    for (int64_t per_permutation : {1, 4, 300}) {
+      const int64_t per_table = 3, tables = 5, top = 9, address_bits = 6;
+      const int64_t count = MinHashPermutations(per_table * tables, per_permutation);
+      Ints place(count * dim);
+      MakeMinHash(7, dim, count, place.data());
+      const MinHash hash = {dim,          top,         per_table, tables, per_permutation,
+                            address_bits, place.data()};
+      for (int64_t n : {0, 1, 33, 70}) {
+        Floats x = source.Array(n * dim);
+        for (int64_t i = 0; i < n; i += 3) {
+          for (int64_t j = 0; j < dim; ++j) x[i * dim + j] = -std::abs(x[i * dim + j]);
+        }
+        for (int64_t i = 2; i < n; i += 3) {
+          for (int64_t j = 0; j < dim; ++j) x[i * dim + j] = 2 * x[(i - 1) * dim + j];
+        }
+        Ints first;
+        for (const ParallelFor& pool : kPools) {
+          Ints codes(n * tables);
+          Check(MinHashCodes(hash, x.data(), n, codes.data(), pool).empty(), "MinHashCodes");
+          if (first.empty()) first = codes;
+          CheckSame(first, codes, "MinHash by threads");
+        }
+        for (int64_t i = 0; i < n * tables; ++i) {
+          const int64_t row = i / tables;
+          Check(first[i] >= 0 && first[i] < 1 << address_bits, "MinHash range");
+          if (row % 3 == 0) Check(first[i] == 0, "MinHash of no set");
+          if (row % 3 == 2) Check(first[i] == first[i - tables], "MinHash of equal sets");
+        }
+      }
+    }
+  }
+}
+
 // The winner of each bin with values, for Dwta.
 void CheckDwta() {
   Source source(6);
@@ -1241,6 +1278,7 @@ void CheckAll() {
   CheckColumns();
   CheckHashes();
   CheckDwta();
+  CheckMinHash();
   CheckTables();
   CheckMembership();
   CheckSelection();

@@ -75,6 +75,18 @@ def run() -> dict[str, Array]:
     results["sim_codes"] = ops.sim_hash_codes(kernel, index, value, BITS, TABLES)
     bins = ops.dwta_parameters(1, D, 3 * TABLES, 4)
     results |= {"dwta_index": bins, "dwta_codes": ops.dwta_codes(kernel, bins, TABLES, BITS)}
+    results["wta_codes"] = ops.wta_codes(kernel, bins, TABLES, BITS)
+    place = ops.min_hash_parameters(1, D, 10)
+    results |= {"min_hash_place": place}
+    results["min_hash_codes"] = ops.min_hash_codes(
+        kernel,
+        place,
+        top=16,
+        bins_per_table=4,
+        tables=TABLES,
+        bins_per_permutation=8,
+        address_bits=BITS,
+    )
     tables = ops.build_tables(results["sim_codes"], 2**BITS)
     results |= {"bucket_ptr": tables[0], "neuron_ids": tables[1]}
     row_codes = ops.sim_hash_codes(x, index, value, BITS, TABLES)

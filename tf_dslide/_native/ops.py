@@ -108,6 +108,33 @@ def wta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) ->
     )
 
 
+def min_hash_parameters(seed: int, dim: int, permutations: int) -> tf.Tensor:
+    """Where each of `permutations` random orders puts the coordinates, `(permutations, dim)`."""
+    return _ops.dslide_min_hash_parameters(seed=seed, dim=dim, permutations=permutations)
+
+
+def min_hash_codes(
+    x: tf.Tensor,
+    place: tf.Tensor,
+    *,
+    top: int,
+    bins_per_table: int,
+    tables: int,
+    bins_per_permutation: int,
+    address_bits: int,
+) -> tf.Tensor:
+    """Codes `(n, tables) int32` in `[0, 2 ** address_bits)` of the `top` largest coordinates."""
+    return _ops.dslide_min_hash_codes(
+        x=x,
+        place=place,
+        top=top,
+        bins_per_table=bins_per_table,
+        tables=tables,
+        bins_per_permutation=bins_per_permutation,
+        address_bits=address_bits,
+    )
+
+
 def build_tables(codes: tf.Tensor, buckets: int) -> tuple[tf.Tensor, tf.Tensor]:
     """`bucket_ptr (tables, buckets + 1)` and `neuron_ids (tables, units)`, both `int32`."""
     return _ops.dslide_build_tables(codes=codes, buckets=buckets)
