@@ -236,8 +236,8 @@ class WTA(_WinnerTakeAll):
 
     A bin looks at a few random coordinates; its code is the place of the largest, the first of
     equals. The order of coordinates counts, not their size: two vectors agree in a bin of
-    `bin_size` with the probability that one coordinate is the largest in both (section 3 there; for
-    two coordinates `(1 + tau) / 2` with Kendall's rank correlation tau). Meant for dense vectors.
+    `bin_size` with the probability that one coordinate is the largest in both (equation 7 there;
+    for two coordinates `(1 + tau) / 2` with Kendall's rank correlation tau). Meant for dense vectors.
     In sparse ones most bins see zeros alone and give the code 0: take `DWTA`, which is the same
     where no bin is empty.
 
@@ -277,9 +277,9 @@ class MinHash(HashFamily):
     probability of their sets' Jaccard similarity, `|A & B| / |A | B|`. One random permutation of
     the coordinates, cut into bins, gives a hash a bin: the member that comes first in it. An empty
     bin borrows from another one that it draws at random until it meets a full one (optimal
-    densification, Shrivastava, ICML 2017, section 4), which keeps that probability. A permutation
+    densification, Shrivastava, ICML 2017), which keeps that probability. A permutation
     is cut into `top / 2` bins, and more permutations are drawn where the tables need more bins:
-    hashes of fewer members than bins would repeat each other. SLIDE (arXiv 1903.03129, section 3)
+    hashes of fewer members than bins would repeat each other. SLIDE (arXiv 1903.03129)
     binarises dense vectors in the same way.
 
     A vector without coordinates above 0 has the code 0 in all tables.

@@ -321,4 +321,43 @@ std::string BuildTables(const int32_t* codes, int64_t n, int64_t tables, int64_t
          std::to_string(buckets) + ")";
 }
 
+namespace {
+
+// Whether the borders of a table's buckets rise from 0 to n.
+bool AreBorders(const int32_t* ptr, int64_t buckets, int64_t n) {
+  return ptr[0] == 0 && ptr[buckets] == n && std::is_sorted(ptr, ptr + buckets + 1);
+}
+
+}  // namespace
+
+std::string ArrangeBuckets(const int32_t* bucket_ptr, int64_t tables, int64_t buckets, int64_t n,
+                           BucketPolicy policy, uint64_t seed, int32_t* neuron_ids,
+                           const ParallelFor& parallel) {
+  FirstBad bad;
+  parallel(tables, 1 + buckets + n * 4, [&](int64_t begin, int64_t end) {
+    for (int64_t table = begin; table < end; ++table) {
+      const int32_t* ptr = bucket_ptr + table * (buckets + 1);
+      if (!AreBorders(ptr, buckets, n)) {
+        bad.Note(table);
+        continue;
+      }
+      int32_t* ids = neuron_ids + table * n;
+      const uint64_t key = Mix(seed, table);
+      for (int64_t b = 0; b < buckets; ++b) {
+        if (policy == BucketPolicy::kFifo) {
+          std::reverse(ids + ptr[b], ids + ptr[b + 1]);
+          continue;
+        }
+        for (int64_t j = ptr[b]; j < ptr[b + 1]; ++j) {
+          std::swap(ids[j], ids[j + Below(Mix(key, j), ptr[b + 1] - j)]);
+        }
+      }
+    }
+  });
+  return bad.first() < 0
+             ? ""
+             : "the borders of table " + std::to_string(bad.first()) +
+                   "'s buckets must rise from 0 to the number of neurons, " + std::to_string(n);
+}
+
 }  // namespace dslide

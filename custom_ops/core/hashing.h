@@ -77,6 +77,16 @@ std::string MinHashCodes(const MinHash& hash, const float* x, int64_t n, int32_t
 std::string BuildTables(const int32_t* codes, int64_t n, int64_t tables, int64_t buckets,
                         int32_t* bucket_ptr, int32_t* neuron_ids, const ParallelFor& parallel);
 
+// What a bucket that is longer than wanted keeps: any of its neurons with equal probability, or
+// those that came last.
+enum class BucketPolicy { kReservoir, kFifo };
+
+// Reorders the neurons of each bucket so that the first m of them are those that a bucket with m
+// places would keep, whatever m is. Returns an empty string, or which table has wrong borders.
+std::string ArrangeBuckets(const int32_t* bucket_ptr, int64_t tables, int64_t buckets, int64_t n,
+                           BucketPolicy policy, uint64_t seed, int32_t* neuron_ids,
+                           const ParallelFor& parallel);
+
 }  // namespace dslide
 
 #endif  // TF_DSLIDE_CORE_HASHING_H_

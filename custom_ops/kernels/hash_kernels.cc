@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "custom_ops/core/hashing.h"
+#include "custom_ops/core/random.h"
 #include "custom_ops/kernels/glue.h"
 #include "custom_ops/kernels/huge_pages.h"
 
@@ -229,6 +232,41 @@ class BuildTablesOp : public OpKernel {
   int64_t buckets_;
 };
 
+class ArrangeBucketsOp : public OpKernel {
+ public:
+  explicit ArrangeBucketsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    std::string policy;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("policy", &policy));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
+    policy_ = policy == "fifo" ? BucketPolicy::kFifo : BucketPolicy::kReservoir;
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    for (int i = 0; i < 2; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 2, 0));
+    const Tensor& ptr = ctx->input(0);
+    const Tensor& ids = ctx->input(1);
+    const int64_t tables = ptr.dim_size(0), buckets = ptr.dim_size(1) - 1;
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "tables in neuron_ids", ids.dim_size(0), tables));
+    OP_REQUIRES(ctx, buckets >= 0, absl::InvalidArgumentError("bucket_ptr must have columns"));
+    Tensor* arranged;
+    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({1}, 0, ids.shape(), &arranged));
+    int32_t* out = arranged->flat<int32_t>().data();
+    if (out != ids.flat<int32_t>().data()) {
+      UseHugePages(arranged->data(), arranged->TotalBytes());
+      std::copy_n(ids.flat<int32_t>().data(), ids.NumElements(), out);
+    }
+    const uint64_t seed = Mix(seed_, ctx->input(2).scalar<int64_t>()());
+    OP_REQUIRES_OK(ctx,
+                   Invalid(ctx, ArrangeBuckets(ptr.flat<int32_t>().data(), tables, buckets,
+                                               ids.dim_size(1), policy_, seed, out, PoolOf(ctx))));
+  }
+
+ private:
+  int64_t seed_;
+  BucketPolicy policy_;
+};
+
 REGISTER_KERNEL_BUILDER(Name("DslideSimHashParameters").Device(DEVICE_CPU), SimHashParametersOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSimHashCodes").Device(DEVICE_CPU), SimHashCodesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideDwtaParameters").Device(DEVICE_CPU), DwtaParametersOp);
@@ -236,6 +274,7 @@ REGISTER_KERNEL_BUILDER(Name("DslideDwtaCodes").Device(DEVICE_CPU), DwtaCodesOp)
 REGISTER_KERNEL_BUILDER(Name("DslideMinHashParameters").Device(DEVICE_CPU), MinHashParametersOp);
 REGISTER_KERNEL_BUILDER(Name("DslideMinHashCodes").Device(DEVICE_CPU), MinHashCodesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideBuildTables").Device(DEVICE_CPU), BuildTablesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideArrangeBuckets").Device(DEVICE_CPU), ArrangeBucketsOp);
 
 }  // namespace
 }  // namespace dslide

@@ -150,6 +150,19 @@ REGISTER_OP("DslideBuildTables")
       return absl::OkStatus();
     });
 
+REGISTER_OP("DslideArrangeBuckets")
+    .Input("bucket_ptr: int32")
+    .Input("neuron_ids: int32")
+    .Input("step: int64")
+    .Attr("policy: {'reservoir', 'fifo'}")
+    .Attr("seed: int")
+    .Output("arranged: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 0}));
+      c->set_output(0, Like(c, 1));
+      return absl::OkStatus();
+    });
+
 REGISTER_OP("DslideSelectFromTables")
     .Input("codes: int32")
     .Input("bucket_ptr: int32")
@@ -160,6 +173,8 @@ REGISTER_OP("DslideSelectFromTables")
     .Input("step: int64")
     .Attr("hashed: int >= 0")
     .Attr("bucket_size: int >= 1")
+    .Attr("from_start: bool = false")
+    .Attr("least_votes: int >= 0 = 0")
     .Attr("seed: int")
     .Output("row_splits: int64")
     .Output("ids: int32")
@@ -178,6 +193,8 @@ REGISTER_OP("DslideSelectForBatch")
     .Input("step: int64")
     .Attr("hashed: int >= 0")
     .Attr("bucket_size: int >= 1")
+    .Attr("from_start: bool = false")
+    .Attr("least_votes: int >= 0 = 0")
     .Attr("seed: int")
     .Output("ids: int32")
     .SetShapeFn([](InferenceContext* c) {

@@ -54,6 +54,8 @@ SAMPLERS = {
         hash=DWTA(bins=2, tables=5, bin_size=4, address_bits=3, seed=2), rebuild_every=3
     ),
     "shared": SharedLshSampler(hash=SimHash(bits=4, tables=7), active=40, random=0.5, seed=4),
+    "reservoir": LshSampler(bucket_policy="reservoir", selection="threshold", threshold=5),
+    "fifo": SharedLshSampler(bucket_policy="fifo", selection="union"),
     "uniform": UniformSampler(20, correction=True, seed=3),
     "log_uniform": LogUniformSampler(20, seed=3),
     "all": AllNeurons(),

@@ -409,6 +409,25 @@ void CheckTables() {
           CheckSame(Ints(ids.begin() + t * n, ids.begin() + (t + 1) * n), expected, "neuron_ids");
         }
         if (n == 0) continue;
+        for (const BucketPolicy policy : {BucketPolicy::kReservoir, BucketPolicy::kFifo}) {
+          Ints arranged = ids;
+          Check(ArrangeBuckets(ptr.data(), tables, buckets, n, policy, 5, arranged.data(), pool)
+                    .empty(),
+                "ArrangeBuckets");
+          for (int64_t t = 0; t < tables; ++t) {
+            for (int64_t b = 0; b < buckets; ++b) {
+              const int32_t* border = ptr.data() + t * (buckets + 1) + b;
+              std::sort(arranged.begin() + t * n + border[0], arranged.begin() + t * n + border[1]);
+            }
+          }
+          CheckSame(arranged, ids, "arranged buckets hold the same");
+        }
+        Ints unsound = ptr;
+        unsound[buckets] = -1;
+        Check(ArrangeBuckets(unsound.data(), tables, buckets, n, BucketPolicy::kFifo, 5, ids.data(),
+                             pool)
+                      .find("table 0") != std::string::npos,
+              "borders are checked");
         Ints wrong = codes;
         wrong[n / 2 * tables] = buckets;
         const std::string error =
@@ -502,6 +521,12 @@ void CheckSelection() {
                                   ids.data(), hashed, bucket_size, List(excluded), 11};
           CheckSelected(shape, query, labels);
           CheckSelectedForBatch(shape, query);
+          if (bucket_size != 7) continue;
+          LshQuery enough = query;
+          enough.from_start = true;
+          enough.least = 1 + source.Integer(4);
+          CheckSelected(shape, enough, labels);
+          CheckSelectedForBatch(shape, enough);
         }
       }
       if (rows == 0 || units < 60 || tables == 0) continue;  // too few for every bucket to hold one

@@ -99,6 +99,22 @@ def run() -> dict[str, Array]:
         results[f"{name}_batch"] = ops.select_for_batch(
             row_codes, *tables, shared, step, hashed=300, bucket_size=bucket_size, seed=2
         )
+    arranged = ops.arrange_buckets(*tables, step, policy="reservoir", seed=2)
+    results["arranged"] = arranged
+    own = ops.select_from_tables(
+        row_codes,
+        tables[0],
+        arranged,
+        labels,
+        shared,
+        step,
+        hashed=300,
+        bucket_size=20,
+        seed=2,
+        from_start=True,
+        least_votes=2,
+    )
+    results |= {"enough_splits": own.row_splits, "enough_ids": own.ids}
     results["row_codes"] = row_codes
     for distribution in ("uniform", "log_uniform"):
         ids, drawn = ops.sample_neurons(

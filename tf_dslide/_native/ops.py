@@ -140,6 +140,19 @@ def build_tables(codes: tf.Tensor, buckets: int) -> tuple[tf.Tensor, tf.Tensor]:
     return _ops.dslide_build_tables(codes=codes, buckets=buckets)
 
 
+def arrange_buckets(
+    bucket_ptr: tf.Tensor, neuron_ids: tf.Tensor, step: tf.Tensor, *, policy: str, seed: int
+) -> tf.Tensor:
+    """The `neuron_ids`, those first in each bucket that it would keep if it were shorter.
+
+    By `policy` any of them with equal probability (`"reservoir"`, others at each `step`), or the
+    last ones (`"fifo"`).
+    """
+    return _ops.dslide_arrange_buckets(
+        bucket_ptr=bucket_ptr, neuron_ids=neuron_ids, step=step, policy=policy, seed=seed
+    )
+
+
 def select_from_tables(
     codes: tf.Tensor,
     bucket_ptr: tf.Tensor,
@@ -151,10 +164,14 @@ def select_from_tables(
     hashed: int,
     bucket_size: int,
     seed: int,
+    from_start: bool = False,
+    least_votes: int = 0,
 ) -> Csr:
     """Labels and the neurons most often found in the buckets, `hashed` in all.
 
-    `excluded` are ids that only a label can bring in.
+    `excluded` are ids that only a label can bring in. A bucket of more than `bucket_size` neurons
+    gives a window of them at a random place, or `from_start`. With `least_votes`, neurons found in
+    so many tables are taken as they come, the tables in a random order.
     """
     return Csr(
         *_ops.dslide_select_from_tables(
@@ -168,6 +185,8 @@ def select_from_tables(
             hashed=hashed,
             bucket_size=bucket_size,
             seed=seed,
+            from_start=from_start,
+            least_votes=least_votes,
         )
     )
 
@@ -182,10 +201,12 @@ def select_for_batch(
     hashed: int,
     bucket_size: int,
     seed: int,
+    from_start: bool = False,
+    least_votes: int = 0,
 ) -> tf.Tensor:
     """The `excluded` neurons and the `hashed` others that the buckets of all rows hold most often.
 
-    Ascending distinct ids `int32`.
+    Ascending distinct ids `int32`. With `least_votes`, any that the buckets hold so often.
     """
     return _ops.dslide_select_for_batch(
         codes=codes,
@@ -196,6 +217,8 @@ def select_for_batch(
         hashed=hashed,
         bucket_size=bucket_size,
         seed=seed,
+        from_start=from_start,
+        least_votes=least_votes,
     )
 
 
