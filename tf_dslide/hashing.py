@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tf_dslide._checks import require_positive
@@ -62,6 +61,30 @@ class HashFamily:
             tf.errors.InvalidArgumentError: A vector holds NaN or infinity; the message says where.
         """
         raise NotImplementedError
+
+    def draw(self, generation: tf.Tensor | int) -> tuple[tf.Tensor, ...]:
+        """The random numbers behind the hash functions, others for each generation.
+
+        Families without them cannot be used with `rehash_every`.
+
+        Args:
+            generation: `() int64`. Those of `build` are generation 0.
+        """
+        raise NotImplementedError
+
+    def _draw_first(self) -> None:
+        with tf.init_scope():
+            self._numbers: tuple[Any, ...] = tuple(t.numpy() for t in self.draw(0))
+
+    def make_redrawable(self) -> None:
+        """Lets `redraw` follow, inside a graph too; after `build`."""
+        with tf.init_scope():
+            self._numbers = tuple(tf.Variable(n, trainable=False) for n in self._numbers)
+
+    def redraw(self, generation: tf.Tensor | int) -> None:
+        """Puts the hash functions of another generation in place of those in use."""
+        for variable, numbers in zip(self._numbers, self.draw(generation), strict=True):
+            variable.assign(numbers)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this family again."""
@@ -124,17 +147,20 @@ class SimHash(HashFamily):
     def build(self, dim: int, units: int) -> None:
         """Draws the projections."""
         self._built_bits = self.bits or _address_bits(units)
-        nonzeros = min(dim, max(16, math.ceil(self.density * dim)))
-        with tf.init_scope():
-            index, value = ops.sim_hash_parameters(
-                self.seed, dim, self._built_bits * self.tables, nonzeros
-            )
-            self._index: np.ndarray = index.numpy()
-            self._value: np.ndarray = value.numpy()
+        self._dim = dim
+        self._draw_first()
+
+    def draw(self, generation: tf.Tensor | int) -> tuple[tf.Tensor, ...]:
+        """Coordinates and weights of the projections."""
+        nonzeros = min(self._dim, max(16, math.ceil(self.density * self._dim)))
+        return ops.sim_hash_parameters(
+            self.seed, self._dim, self._built_bits * self.tables, nonzeros, generation
+        )
 
     def codes(self, x: tf.Tensor) -> tf.Tensor:
         """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
-        return ops.sim_hash_codes(x, self._index, self._value, self._built_bits, self.tables)
+        index, value = self._numbers
+        return ops.sim_hash_codes(x, index, value, self._built_bits, self.tables)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this family again."""
@@ -175,14 +201,17 @@ class _WinnerTakeAll(HashFamily):
 
     def build(self, dim: int, units: int) -> None:
         """Draws the bins."""
-        size = min(self.bin_size, 1 << (dim.bit_length() - 1))
-        bits_per_bin = size.bit_length() - 1
-        bins = self.bins or max(1, -(-_address_bits(units) // max(1, bits_per_bin)))
-        self._built_bits = min(self.address_bits, bins * bits_per_bin)
-        with tf.init_scope():
-            self._index: np.ndarray = ops.dwta_parameters(
-                self.seed, dim, bins * self.tables, size
-            ).numpy()
+        self._dim = dim
+        self._built_size = min(self.bin_size, 1 << (dim.bit_length() - 1))
+        bits_per_bin = self._built_size.bit_length() - 1
+        self._built_bins = self.bins or max(1, -(-_address_bits(units) // max(1, bits_per_bin)))
+        self._built_bits = min(self.address_bits, self._built_bins * bits_per_bin)
+        self._draw_first()
+
+    def draw(self, generation: tf.Tensor | int) -> tuple[tf.Tensor, ...]:
+        """Coordinates of the bins."""
+        bins = self._built_bins * self.tables
+        return (ops.dwta_parameters(self.seed, self._dim, bins, self._built_size, generation),)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this family again."""
@@ -227,7 +256,7 @@ class DWTA(_WinnerTakeAll):
 
     def codes(self, x: tf.Tensor) -> tf.Tensor:
         """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
-        return ops.dwta_codes(x, self._index, self.tables, self._built_bits)
+        return ops.dwta_codes(x, *self._numbers, self.tables, self._built_bits)
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
@@ -237,9 +266,9 @@ class WTA(_WinnerTakeAll):
     A bin looks at a few random coordinates; its code is the place of the largest, the first of
     equals. The order of coordinates counts, not their size: two vectors agree in a bin of
     `bin_size` with the probability that one coordinate is the largest in both (equation 7 there;
-    for two coordinates `(1 + tau) / 2` with Kendall's rank correlation tau). Meant for dense vectors.
-    In sparse ones most bins see zeros alone and give the code 0: take `DWTA`, which is the same
-    where no bin is empty.
+    for two coordinates `(1 + tau) / 2` with Kendall's rank correlation tau). Meant for dense
+    vectors. In sparse ones most bins see zeros alone and give the code 0: take `DWTA`, which is the
+    same where no bin is empty.
 
     Args:
         bins: Bins that one table joins, K in the literature. `None` chooses by the number of
@@ -265,7 +294,7 @@ class WTA(_WinnerTakeAll):
 
     def codes(self, x: tf.Tensor) -> tf.Tensor:
         """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
-        return ops.wta_codes(x, self._index, self.tables, self._built_bits)
+        return ops.wta_codes(x, *self._numbers, self.tables, self._built_bits)
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
@@ -340,15 +369,19 @@ class MinHash(HashFamily):
         self._built_top = min(dim, self.top or max(1, dim // 4))
         bins = self._built_bins * self.tables
         self._bins_per_permutation = min(bins, max(1, self._built_top // 2))
-        permutations = -(-bins // self._bins_per_permutation)
-        with tf.init_scope():
-            self._place: np.ndarray = ops.min_hash_parameters(self.seed, dim, permutations).numpy()
+        self._dim = dim
+        self._draw_first()
+
+    def draw(self, generation: tf.Tensor | int) -> tuple[tf.Tensor, ...]:
+        """The permutations."""
+        permutations = -(-self._built_bins * self.tables // self._bins_per_permutation)
+        return (ops.min_hash_parameters(self.seed, self._dim, permutations, generation),)
 
     def codes(self, x: tf.Tensor) -> tf.Tensor:
         """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
         return ops.min_hash_codes(
             x,
-            self._place,
+            *self._numbers,
             top=self._built_top,
             bins_per_table=self._built_bins,
             tables=self.tables,

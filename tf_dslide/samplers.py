@@ -162,6 +162,9 @@ class LshSampler(Sampler):
     the cheapest); by `"threshold"` those found in at least `threshold` tables, again until there
     are enough (its hard thresholding). To predict it is always `"frequency"`.
 
+    Hash functions that part a sample from its best neurons do so until others are drawn, which
+    `rehash_every` has done at every so many rebuilds of the schedule.
+
     Args:
         hash: A `HashFamily`; `None` is `SimHash()`.
         active: Neurons active for a sample, labels and random ones included; fewer if the buckets
@@ -176,6 +179,9 @@ class LshSampler(Sampler):
         bucket_policy: `"window"`, `"reservoir"` or `"fifo"`: what a long bucket gives.
         selection: `"frequency"`, `"union"` or `"threshold"`: which of the neurons found take part.
         threshold: Tables that must hold a neuron, for `selection="threshold"` alone.
+        rehash_every: Rebuilds of the schedule from one draw of new hash functions to the next;
+            `None` or 0 keeps them. Other rebuilds, of weights that were replaced or loaded or asked
+            for, do not count.
         seed: Integer that fixes windows, reservoirs and random neurons.
 
     Memory: 4 bytes for each neuron and table, the same again while rebuilding, and one byte a
@@ -201,6 +207,7 @@ class LshSampler(Sampler):
         bucket_policy: str = "window",
         selection: str = "frequency",
         threshold: int = 2,
+        rehash_every: int | None = None,
     ) -> None:
         if isinstance(hash, dict):
             hash = keras.saving.deserialize_keras_object(hash)
@@ -228,6 +235,12 @@ class LshSampler(Sampler):
         )
         self.selection = require_one_of("selection", selection, ("frequency", "union", "threshold"))
         self.threshold = require_positive("threshold", threshold)
+        self.rehash_every = require_positive("rehash_every", rehash_every) if rehash_every else None
+        if self.rehash_every and type(self.hash).draw is HashFamily.draw:
+            raise ValueError(
+                f"`rehash_every` needs a hash family that draws new functions; received "
+                f"{rehash_every!r}, but {type(self.hash).__name__} has no method `draw`"
+            )
 
     @property
     def _least_votes(self) -> int:
@@ -282,6 +295,7 @@ class LshSampler(Sampler):
             "bucket_policy": self.bucket_policy,
             "selection": self.selection,
             "threshold": self.threshold,
+            "rehash_every": self.rehash_every,
             "seed": self.seed,
         }
 
@@ -315,6 +329,10 @@ class TableSelector(Selector):
             self._next_rebuild = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._rebuilds = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._stale = tf.Variable(True, trainable=False)
+            if sampler.rehash_every:
+                self._hash.make_redrawable()
+                self._generation = tf.Variable(0, dtype=tf.int64, trainable=False)
+                self._rebuilds_since_draw = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     def select(
         self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
@@ -396,6 +414,8 @@ class TableSelector(Selector):
         return Selection(active, (None, SharedOffsets(shares, drawn)))
 
     def _rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> tf.Tensor:
+        if self._sampler.rehash_every:
+            self._redraw_if_due(step)
         codes = self._hash.codes(tf.convert_to_tensor(kernel))
         bucket_ptr, neuron_ids = ops.build_tables(codes, self._hash.buckets)
         if self._sampler.bucket_policy != "window":
@@ -420,6 +440,18 @@ class TableSelector(Selector):
         self._next_rebuild.assign(step + tf.maximum(steps, 1))
         return self._rebuilds.assign_add(1)
 
+    def _redraw_if_due(self, step: tf.Tensor) -> None:
+        # Only what the schedule brings counts: a training that was saved and loaded draws when the
+        # one that was not does, and so do all ranks.
+        scheduled = tf.logical_and(self._rebuilds > 0, step >= self._next_rebuild)
+        since = self._rebuilds_since_draw.assign_add(tf.cast(scheduled, tf.int64))
+        tf.cond(since >= self._sampler.rehash_every, self._redraw, lambda: tf.constant(0, tf.int64))
+
+    def _redraw(self) -> tf.Tensor:
+        self._rebuilds_since_draw.assign(0)
+        self._hash.redraw(self._generation + 1)
+        return self._generation.assign_add(1)
+
     def rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> None:
         """Hashes all neurons now."""
         self._rebuild(kernel, bias, tf.convert_to_tensor(step))
@@ -429,13 +461,25 @@ class TableSelector(Selector):
         self._stale.assign(True)
 
     def get_state(self) -> list[int]:
-        """When the next rebuild is due, and how many there were."""
-        return [int(self._next_rebuild), int(self._rebuilds)]
+        """When the next rebuild is due, and how many there were.
+
+        With `rehash_every`, the generation of hash functions too, and the rebuilds it has seen.
+        """
+        state = [int(self._next_rebuild), int(self._rebuilds)]
+        if self._sampler.rehash_every:
+            state += [int(self._generation), int(self._rebuilds_since_draw)]
+        return state
 
     def set_state(self, state: list[int]) -> None:
         """Restores the schedule; the tables are rebuilt from the weights."""
         self._next_rebuild.assign(state[0])
         self._rebuilds.assign(state[1])
+        if self._sampler.rehash_every:
+            # A sampler without `rehash_every`, which saved two numbers, has the first generation.
+            generation, since = state[2:] or (0, 0)
+            self._generation.assign(generation)
+            self._rebuilds_since_draw.assign(since)
+            self._hash.redraw(generation)
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
@@ -460,6 +504,7 @@ class SharedLshSampler(LshSampler):
         bucket_policy: What a long bucket gives, as in `LshSampler`.
         selection: Which of the neurons found take part: `"frequency"`, `"union"`, `"threshold"`.
         threshold: Buckets that must hold a neuron, for `selection="threshold"` alone.
+        rehash_every: Rebuilds from one draw of new hash functions to the next; `None` keeps them.
         seed: Integer that fixes windows, reservoirs and random neurons.
 
     Memory: as `LshSampler`, and 16 bytes a neuron in a step. Time a step: the buckets that the

@@ -10,6 +10,14 @@ namespace {
 
 using tensorflow::DEVICE_CPU;
 
+// The seed of a generation of hash functions, which is input 0; the first is that of `seed` itself.
+absl::Status GenerationSeed(OpKernelContext* ctx, int64_t seed, uint64_t* result) {
+  TF_RETURN_IF_ERROR(ExpectRank(ctx, 0, 0));
+  const int64_t generation = ctx->input(0).scalar<int64_t>()();
+  *result = generation == 0 ? seed : Mix(seed, generation);
+  return absl::OkStatus();
+}
+
 class SimHashParametersOp : public OpKernel {
  public:
   explicit SimHashParametersOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -21,10 +29,12 @@ class SimHashParametersOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    uint64_t seed;
     Tensor *index, *value;
+    OP_REQUIRES_OK(ctx, GenerationSeed(ctx, seed_, &seed));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {projections_, nonzeros_}, &index));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {projections_, nonzeros_}, &value));
-    MakeSimHash(seed_, dim_, projections_, nonzeros_, index->flat<int32_t>().data(),
+    MakeSimHash(seed, dim_, projections_, nonzeros_, index->flat<int32_t>().data(),
                 value->flat<float>().data());
   }
 
@@ -98,9 +108,11 @@ class DwtaParametersOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    uint64_t seed;
     Tensor* index;
+    OP_REQUIRES_OK(ctx, GenerationSeed(ctx, seed_, &seed));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {bins_, bin_size_}, &index));
-    MakeDwta(seed_, dim_, bins_, bin_size_, index->flat<int32_t>().data());
+    MakeDwta(seed, dim_, bins_, bin_size_, index->flat<int32_t>().data());
   }
 
  private:
@@ -156,9 +168,11 @@ class MinHashParametersOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    uint64_t seed;
     Tensor* place;
+    OP_REQUIRES_OK(ctx, GenerationSeed(ctx, seed_, &seed));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {permutations_, dim_}, &place));
-    MakeMinHash(seed_, dim_, permutations_, place->flat<int32_t>().data());
+    MakeMinHash(seed, dim_, permutations_, place->flat<int32_t>().data());
   }
 
  private:

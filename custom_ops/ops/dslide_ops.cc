@@ -46,6 +46,7 @@ DimensionHandle VariableDim(InferenceContext* c, int input, int dim, int rank) {
 }  // namespace
 
 REGISTER_OP("DslideSimHashParameters")
+    .Input("generation: int64")
     .Attr("seed: int")
     .Attr("dim: int >= 1")
     .Attr("projections: int >= 1")
@@ -53,6 +54,7 @@ REGISTER_OP("DslideSimHashParameters")
     .Output("index: int32")
     .Output("value: float")
     .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
       int64_t projections, nonzeros;
       TF_RETURN_IF_ERROR(c->GetAttr("projections", &projections));
       TF_RETURN_IF_ERROR(c->GetAttr("nonzeros", &nonzeros));
@@ -77,12 +79,14 @@ REGISTER_OP("DslideSimHashCodes")
     });
 
 REGISTER_OP("DslideDwtaParameters")
+    .Input("generation: int64")
     .Attr("seed: int")
     .Attr("dim: int >= 1")
     .Attr("bins: int >= 1")
     .Attr("bin_size: int >= 1")
     .Output("index: int32")
     .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
       int64_t bins, bin_size;
       TF_RETURN_IF_ERROR(c->GetAttr("bins", &bins));
       TF_RETURN_IF_ERROR(c->GetAttr("bin_size", &bin_size));
@@ -106,11 +110,13 @@ REGISTER_OP("DslideDwtaCodes")
     });
 
 REGISTER_OP("DslideMinHashParameters")
+    .Input("generation: int64")
     .Attr("seed: int")
     .Attr("dim: int >= 1")
     .Attr("permutations: int >= 1")
     .Output("place: int32")
     .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
       int64_t dim, permutations;
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
       TF_RETURN_IF_ERROR(c->GetAttr("permutations", &permutations));

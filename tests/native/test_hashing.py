@@ -50,6 +50,18 @@ def test_hash_parameters_depend_on_the_seed_alone():
         assert (make(-5).numpy() != make(-4).numpy()).any()
 
 
+def test_each_generation_has_parameters_of_its_own():
+    for make in (
+        lambda *generation: ops.sim_hash_parameters(3, 31, 40, 10, *generation)[1],
+        lambda *generation: ops.dwta_parameters(3, 31, 40, 4, *generation),
+        lambda *generation: ops.min_hash_parameters(3, 31, 4, *generation),
+    ):
+        first = [make(generation).numpy() for generation in range(4)]
+        np.testing.assert_array_equal(make(), first[0])
+        np.testing.assert_array_equal(make(tf.constant(2, tf.int64)), first[2])
+        assert len({numbers.tobytes() for numbers in first}) == 4
+
+
 def planted_pair(rng, d, angle):
     """Two unit vectors with the given angle between them."""
     a, b = np.linalg.qr(rng.normal(size=(d, 2)))[0].T

@@ -71,7 +71,13 @@ def layer(**more):
 
 # A sound call of each op; variables are made anew for each test.
 SOUND = {
-    "sim_hash_parameters": lambda: {"seed": 1, "dim": D, "projections": 4, "nonzeros": 2},
+    "sim_hash_parameters": lambda: {
+        "generation": int64(1)[0],
+        "seed": 1,
+        "dim": D,
+        "projections": 4,
+        "nonzeros": 2,
+    },
     "sim_hash_codes": lambda: {
         "x": X,
         "index": tf.constant([[0, 1], [2, 3], [0, 3], [1, 2]]),
@@ -79,14 +85,25 @@ SOUND = {
         "bits": 2,
         "tables": 2,
     },
-    "dwta_parameters": lambda: {"seed": 1, "dim": D, "bins": 4, "bin_size": 2},
+    "dwta_parameters": lambda: {
+        "generation": int64(1)[0],
+        "seed": 1,
+        "dim": D,
+        "bins": 4,
+        "bin_size": 2,
+    },
     "dwta_codes": lambda: {
         "x": X,
         "index": tf.constant([[0, 1], [2, 3], [0, 3], [1, 2]]),
         "tables": 2,
         "address_bits": 2,
     },
-    "min_hash_parameters": lambda: {"seed": 1, "dim": D, "permutations": 2},
+    "min_hash_parameters": lambda: {
+        "generation": int64(1)[0],
+        "seed": 1,
+        "dim": D,
+        "permutations": 2,
+    },
     "min_hash_codes": lambda: {
         "x": X,
         "place": tf.constant([[0, 1, 2, 3], [3, 1, 2, 0]]),

@@ -75,12 +75,23 @@ def _bias(bias: Any) -> list[tf.Tensor]:
     return [] if bias is None else [handle(bias)]
 
 
+def _generation(number: tf.Tensor | int) -> tf.Tensor:
+    return tf.convert_to_tensor(number, tf.int64)
+
+
 def sim_hash_parameters(
-    seed: int, dim: int, projections: int, nonzeros: int
+    seed: int, dim: int, projections: int, nonzeros: int, generation: tf.Tensor | int = 0
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Coordinates `(projections, nonzeros) int32` and weights of random sparse projections."""
+    """Coordinates `(projections, nonzeros) int32` and weights of random sparse projections.
+
+    Others for each `generation` of hash functions, as of those below.
+    """
     return _ops.dslide_sim_hash_parameters(
-        seed=seed, dim=dim, projections=projections, nonzeros=nonzeros
+        generation=_generation(generation),
+        seed=seed,
+        dim=dim,
+        projections=projections,
+        nonzeros=nonzeros,
     )
 
 
@@ -91,9 +102,13 @@ def sim_hash_codes(
     return _ops.dslide_sim_hash_codes(x=x, index=index, value=value, bits=bits, tables=tables)
 
 
-def dwta_parameters(seed: int, dim: int, bins: int, bin_size: int) -> tf.Tensor:
+def dwta_parameters(
+    seed: int, dim: int, bins: int, bin_size: int, generation: tf.Tensor | int = 0
+) -> tf.Tensor:
     """Coordinates of the bins, `(bins, bin_size) int32`."""
-    return _ops.dslide_dwta_parameters(seed=seed, dim=dim, bins=bins, bin_size=bin_size)
+    return _ops.dslide_dwta_parameters(
+        generation=_generation(generation), seed=seed, dim=dim, bins=bins, bin_size=bin_size
+    )
 
 
 def dwta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) -> tf.Tensor:
@@ -108,9 +123,13 @@ def wta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) ->
     )
 
 
-def min_hash_parameters(seed: int, dim: int, permutations: int) -> tf.Tensor:
+def min_hash_parameters(
+    seed: int, dim: int, permutations: int, generation: tf.Tensor | int = 0
+) -> tf.Tensor:
     """Where each of `permutations` random orders puts the coordinates, `(permutations, dim)`."""
-    return _ops.dslide_min_hash_parameters(seed=seed, dim=dim, permutations=permutations)
+    return _ops.dslide_min_hash_parameters(
+        generation=_generation(generation), seed=seed, dim=dim, permutations=permutations
+    )
 
 
 def min_hash_codes(
