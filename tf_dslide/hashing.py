@@ -364,9 +364,11 @@ class MinHash(HashFamily):
     def build(self, dim: int, units: int) -> None:
         """Draws the permutations."""
         self._built_bits = self.address_bits or _address_bits(units)
-        bits_per_bin = max(1.0, math.log2(dim))
-        self._built_bins = self.bins or math.ceil(self._built_bits / bits_per_bin)
         self._built_top = min(dim, self.top or max(1, dim // 4))
+        # Sets of `top` members at random have about this Jaccard similarity: so often do two
+        # neurons with nothing in common agree in a bin.
+        by_chance = self._built_top / (2 * dim - self._built_top)
+        self._built_bins = self.bins or math.ceil(self._built_bits / max(1, -math.log2(by_chance)))
         bins = self._built_bins * self.tables
         self._bins_per_permutation = min(bins, max(1, self._built_top // 2))
         self._dim = dim

@@ -14,7 +14,7 @@ using tensorflow::DEVICE_CPU;
 absl::Status GenerationSeed(OpKernelContext* ctx, int64_t seed, uint64_t* result) {
   TF_RETURN_IF_ERROR(ExpectRank(ctx, 0, 0));
   const int64_t generation = ctx->input(0).scalar<int64_t>()();
-  *result = generation == 0 ? seed : Mix(seed, generation);
+  *result = generation == 0 ? static_cast<uint64_t>(seed) : Mix(seed, generation);
   return absl::OkStatus();
 }
 
@@ -29,7 +29,7 @@ class SimHashParametersOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    uint64_t seed;
+    uint64_t seed = 0;
     Tensor *index, *value;
     OP_REQUIRES_OK(ctx, GenerationSeed(ctx, seed_, &seed));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {projections_, nonzeros_}, &index));
@@ -108,7 +108,7 @@ class DwtaParametersOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    uint64_t seed;
+    uint64_t seed = 0;
     Tensor* index;
     OP_REQUIRES_OK(ctx, GenerationSeed(ctx, seed_, &seed));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {bins_, bin_size_}, &index));
@@ -168,7 +168,7 @@ class MinHashParametersOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    uint64_t seed;
+    uint64_t seed = 0;
     Tensor* place;
     OP_REQUIRES_OK(ctx, GenerationSeed(ctx, seed_, &seed));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {permutations_, dim_}, &place));
@@ -189,11 +189,11 @@ class MinHashCodesOp : public OpKernel {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "address_bits", &address_bits_));
     OP_REQUIRES(ctx, address_bits_ <= 30,
                 absl::InvalidArgumentError("address_bits must not exceed 30"));
-    constexpr int64_t kMost = int64_t{1} << 30;
+    constexpr int64_t kMost = int64_t{1} << 24;
     OP_REQUIRES(ctx,
                 bins_per_table_ <= kMost && tables_ <= kMost / bins_per_table_ &&
                     bins_per_permutation_ <= kMost,
-                absl::InvalidArgumentError("at most 2 ** 30 bins"));
+                absl::InvalidArgumentError("at most 2 ** 24 bins"));
   }
 
   void Compute(OpKernelContext* ctx) override {

@@ -442,6 +442,17 @@ def test_what_long_buckets_give(policy, case):
             assert row == np.flatnonzero(neurons == code)[-9:].tolist()
 
 
+def test_families_choose_buckets_of_about_64():
+    """So that a neuron shares its bucket with as many of a layer of random weights."""
+    units, dim = 8192, 64
+    kernel = np.random.default_rng(3).normal(size=(units, dim)).astype("float32")
+    for family in (SimHash(), WTA(), DWTA(), MinHash()):
+        family.build(dim, units)
+        codes = family.codes(tf.constant(kernel)).numpy()
+        shared = [(np.bincount(column).astype(float) ** 2).sum() / units for column in codes.T]
+        assert 16 < np.mean(shared) < 128, family
+
+
 def test_approximate_top_k_is_a_part_of_the_exact_one():
     rng = np.random.default_rng(5)
     layer = DSlideDense(2000, sampler=LshSampler(active=200))

@@ -361,7 +361,7 @@ def test_min_hash_fills_empty_bins_from_all_others(rng):
 def test_min_hash_uses_all_addresses(rng):
     x = sparse_non_negative(rng, 20_000, 128, 0.5)
     place = ops.min_hash_parameters(21, 128, 2)
-    for code in min_hash(x, place, 32, 2, 10, 8).T:
+    for code in min_hash(x, place, 32, 4, 10, 8).T:
         assert np.bincount(code, minlength=256).min() > 0
 
 
