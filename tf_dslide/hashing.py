@@ -256,7 +256,7 @@ class DWTA(_WinnerTakeAll):
 
     def codes(self, x: tf.Tensor) -> tf.Tensor:
         """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
-        return ops.dwta_codes(x, *self._numbers, self.tables, self._built_bits)
+        return ops.dwta_codes(x, self._numbers[0], self.tables, self._built_bits)
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
@@ -294,7 +294,7 @@ class WTA(_WinnerTakeAll):
 
     def codes(self, x: tf.Tensor) -> tf.Tensor:
         """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
-        return ops.wta_codes(x, *self._numbers, self.tables, self._built_bits)
+        return ops.wta_codes(x, self._numbers[0], self.tables, self._built_bits)
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
@@ -383,7 +383,7 @@ class MinHash(HashFamily):
         """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
         return ops.min_hash_codes(
             x,
-            *self._numbers,
+            self._numbers[0],
             top=self._built_top,
             bins_per_table=self._built_bins,
             tables=self.tables,
