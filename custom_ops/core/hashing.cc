@@ -1,6 +1,7 @@
 #include "custom_ops/core/hashing.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -192,20 +193,34 @@ class SetHasher {
  public:
   explicit SetHasher(const MinHash& hash)
       : hash_(hash),
+        set_(hash.dim),
+        values_(hash.dim),
+        bin_of_(hash.dim),
         first_(MinHashPermutations(hash.bins_per_table * hash.tables, hash.bins_per_permutation) *
-               hash.bins_per_permutation) {}
+               hash.bins_per_permutation) {
+    for (int64_t place = 0; place < hash.dim; ++place) {
+      bin_of_[place] = static_cast<int32_t>(place * hash.bins_per_permutation / hash.dim);
+    }
+  }
 
   void Codes(const float* x, int32_t* codes) {
     FindSet(x);
-    if (set_.empty()) {
+    if (size_ == 0) {
       std::fill_n(codes, hash_.tables, 0);
       return;
     }
     FillBins();
+    const int64_t bins = hash_.bins_per_permutation;
+    const int32_t* lenders = first_.data();
+    int64_t place = 0, bin = 0;  // of a bin in its permutation, and among all
     for (int64_t table = 0; table < hash_.tables; ++table) {
       uint64_t mixed = 0;
-      for (int64_t k = 0; k < hash_.bins_per_table; ++k) {
-        mixed = Mix(mixed, HashOf(table * hash_.bins_per_table + k));
+      for (int64_t k = 0; k < hash_.bins_per_table; ++k, ++bin) {
+        const int32_t own = lenders[place];
+        mixed = Mix(mixed, own != kEmpty ? own : Borrowed(bin, place, lenders));
+        if (++place < bins) continue;
+        place = 0;
+        lenders += bins;
       }
       codes[table] = static_cast<int32_t>(Below(mixed, uint64_t{1} << hash_.address_bits));
     }
@@ -213,14 +228,30 @@ class SetHasher {
 
  private:
   void FindSet(const float* x) {
-    set_.clear();
+    size_ = 0;
     for (int64_t i = 0; i < hash_.dim; ++i) {
-      if (x[i] > 0) set_.push_back(static_cast<int32_t>(i));
+      set_[size_] = static_cast<int32_t>(i);
+      values_[size_] = x[i];
+      size_ += x[i] > 0;
     }
-    if (static_cast<int64_t>(set_.size()) <= hash_.top) return;
-    std::nth_element(set_.begin(), set_.begin() + hash_.top, set_.end(),
-                     [&](int32_t a, int32_t b) { return x[a] != x[b] ? x[a] > x[b] : a < b; });
-    set_.resize(hash_.top);
+    if (size_ > hash_.top) KeepLargest(x);
+  }
+
+  void KeepLargest(const float* x) {
+    const auto last = values_.begin() + hash_.top - 1;
+    std::nth_element(values_.begin(), last, values_.begin() + size_, std::greater<float>());
+    // The first of those that equal the least one fill the set.
+    const float least = *last;
+    int64_t equals = 1 + std::count(values_.begin(), last, least);
+    int64_t kept = 0;
+    for (int64_t j = 0; j < size_; ++j) {
+      const int32_t member = set_[j];
+      const bool equal = x[member] == least;
+      set_[kept] = member;
+      kept += x[member] > least || (equal && equals > 0);
+      equals -= equal;
+    }
+    size_ = kept;
   }
 
   // The first place of a member in each bin of each permutation, kEmpty if there is none.
@@ -230,22 +261,23 @@ class SetHasher {
     const int64_t permutations = first_.size() / bins;
     for (int64_t p = 0; p < permutations; ++p) {
       const int32_t* place = hash_.place + p * hash_.dim;
-      for (const int32_t member : set_) {
-        int32_t& first = first_[p * bins + place[member] * bins / hash_.dim];
-        first = std::min(first, place[member]);
+      for (int64_t j = 0; j < size_; ++j) {
+        const int32_t member = place[set_[j]];
+        int32_t& first = first_[p * bins + bin_of_[member]];
+        first = std::min(first, member);
       }
     }
   }
 
-  int32_t HashOf(int64_t bin) const {
+  // What an empty bin, the `place`-th of its permutation, gets from the others.
+  int32_t Borrowed(int64_t bin, int64_t place, const int32_t* lenders) const {
     const int64_t bins = hash_.bins_per_permutation;
-    const int32_t* lenders = first_.data() + bin / bins * bins;
-    for (int64_t attempt = 0; attempt < 64; ++attempt) {
-      const int32_t first = lenders[attempt == 0 ? bin % bins : Below(Mix(bin, attempt), bins)];
+    for (int64_t attempt = 1; attempt < 64; ++attempt) {
+      const int32_t first = lenders[Below(Mix(bin, attempt), bins)];
       if (first != kEmpty) return first;
     }
     for (int64_t step = 1;; ++step) {  // A set that is not empty fills some bin.
-      const int32_t first = lenders[(bin + step) % bins];
+      const int32_t first = lenders[(place + step) % bins];
       if (first != kEmpty) return first;
     }
   }
@@ -253,7 +285,10 @@ class SetHasher {
   static constexpr int32_t kEmpty = std::numeric_limits<int32_t>::max();
 
   const MinHash& hash_;
-  std::vector<int32_t> set_;
+  std::vector<int32_t> set_;  // its first size_ coordinates
+  int64_t size_ = 0;
+  std::vector<float> values_;
+  std::vector<int32_t> bin_of_;  // of each place in a permutation
   std::vector<int32_t> first_;
 };
 
