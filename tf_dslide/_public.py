@@ -3,7 +3,7 @@
 from tf_dslide._native import build_info
 from tf_dslide.centroids import start_from_centroids
 from tf_dslide.constraints import UnitRows
-from tf_dslide.hashing import DWTA, HashFamily, SimHash
+from tf_dslide.hashing import DWTA, WTA, HashFamily, MinHash, SimHash
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
 from tf_dslide.linear import DSlideLinear
@@ -26,6 +26,7 @@ from tf_dslide.samplers import (
 
 __all__ = [
     "DWTA",
+    "WTA",
     "AllNeurons",
     "DSlideDense",
     "DSlideLinear",
@@ -33,6 +34,7 @@ __all__ = [
     "LabelPrior",
     "LogUniformSampler",
     "LshSampler",
+    "MinHash",
     "NDCGAtK",
     "PrecisionAtK",
     "PropensityScoredPrecisionAtK",

@@ -46,6 +46,7 @@ DimensionHandle VariableDim(InferenceContext* c, int input, int dim, int rank) {
 }  // namespace
 
 REGISTER_OP("DslideSimHashParameters")
+    .Input("generation: int64")
     .Attr("seed: int")
     .Attr("dim: int >= 1")
     .Attr("projections: int >= 1")
@@ -53,6 +54,7 @@ REGISTER_OP("DslideSimHashParameters")
     .Output("index: int32")
     .Output("value: float")
     .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
       int64_t projections, nonzeros;
       TF_RETURN_IF_ERROR(c->GetAttr("projections", &projections));
       TF_RETURN_IF_ERROR(c->GetAttr("nonzeros", &nonzeros));
@@ -77,12 +79,14 @@ REGISTER_OP("DslideSimHashCodes")
     });
 
 REGISTER_OP("DslideDwtaParameters")
+    .Input("generation: int64")
     .Attr("seed: int")
     .Attr("dim: int >= 1")
     .Attr("bins: int >= 1")
     .Attr("bin_size: int >= 1")
     .Output("index: int32")
     .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
       int64_t bins, bin_size;
       TF_RETURN_IF_ERROR(c->GetAttr("bins", &bins));
       TF_RETURN_IF_ERROR(c->GetAttr("bin_size", &bin_size));
@@ -94,6 +98,39 @@ REGISTER_OP("DslideDwtaCodes")
     .Input("x: float")
     .Input("index: int32")
     .Attr("tables: int >= 1")
+    .Attr("address_bits: int >= 0")
+    .Attr("densify: bool = true")
+    .Output("codes: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2}));
+      int64_t tables;
+      TF_RETURN_IF_ERROR(c->GetAttr("tables", &tables));
+      c->set_output(0, c->Matrix(c->Dim(c->input(0), 0), tables));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideMinHashParameters")
+    .Input("generation: int64")
+    .Attr("seed: int")
+    .Attr("dim: int >= 1")
+    .Attr("permutations: int >= 1")
+    .Output("place: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
+      int64_t dim, permutations;
+      TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+      TF_RETURN_IF_ERROR(c->GetAttr("permutations", &permutations));
+      c->set_output(0, c->Matrix(permutations, dim));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideMinHashCodes")
+    .Input("x: float")
+    .Input("place: int32")
+    .Attr("top: int >= 1")
+    .Attr("bins_per_table: int >= 1")
+    .Attr("tables: int >= 1")
+    .Attr("bins_per_permutation: int >= 1")
     .Attr("address_bits: int >= 0")
     .Output("codes: int32")
     .SetShapeFn([](InferenceContext* c) {
@@ -119,6 +156,19 @@ REGISTER_OP("DslideBuildTables")
       return absl::OkStatus();
     });
 
+REGISTER_OP("DslideArrangeBuckets")
+    .Input("bucket_ptr: int32")
+    .Input("neuron_ids: int32")
+    .Input("step: int64")
+    .Attr("policy: {'reservoir', 'fifo'}")
+    .Attr("seed: int")
+    .Output("arranged: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 0}));
+      c->set_output(0, Like(c, 1));
+      return absl::OkStatus();
+    });
+
 REGISTER_OP("DslideSelectFromTables")
     .Input("codes: int32")
     .Input("bucket_ptr: int32")
@@ -129,6 +179,8 @@ REGISTER_OP("DslideSelectFromTables")
     .Input("step: int64")
     .Attr("hashed: int >= 0")
     .Attr("bucket_size: int >= 1")
+    .Attr("from_start: bool = false")
+    .Attr("least_votes: int >= 0 = 0")
     .Attr("seed: int")
     .Output("row_splits: int64")
     .Output("ids: int32")
@@ -147,6 +199,8 @@ REGISTER_OP("DslideSelectForBatch")
     .Input("step: int64")
     .Attr("hashed: int >= 0")
     .Attr("bucket_size: int >= 1")
+    .Attr("from_start: bool = false")
+    .Attr("least_votes: int >= 0 = 0")
     .Attr("seed: int")
     .Output("ids: int32")
     .SetShapeFn([](InferenceContext* c) {

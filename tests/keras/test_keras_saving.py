@@ -17,12 +17,14 @@ from keras_cases import close, run_python, wide_model
 import tf_dslide
 from tf_dslide import (
     DWTA,
+    WTA,
     AllNeurons,
     DSlideDense,
     DSlideLinear,
     LabelPrior,
     LogUniformSampler,
     LshSampler,
+    MinHash,
     NDCGAtK,
     PrecisionAtK,
     PropensityScoredPrecisionAtK,
@@ -48,12 +50,15 @@ SAMPLERS = {
         bucket_size=64,
         rebuild_every=2,
         rebuild_decay=0.3,
+        rehash_every=1,
         seed=4,
     ),
     "dwta": LshSampler(
         hash=DWTA(bins=2, tables=5, bin_size=4, address_bits=3, seed=2), rebuild_every=3
     ),
     "shared": SharedLshSampler(hash=SimHash(bits=4, tables=7), active=40, random=0.5, seed=4),
+    "reservoir": LshSampler(bucket_policy="reservoir", selection="threshold", threshold=5),
+    "fifo": SharedLshSampler(bucket_policy="fifo", selection="union"),
     "uniform": UniformSampler(20, correction=True, seed=3),
     "log_uniform": LogUniformSampler(20, seed=3),
     "all": AllNeurons(),
@@ -191,11 +196,12 @@ def test_a_fresh_process_trains_on_as_this_one_would(name, loaded):
 
 def test_the_schedule_is_restored_and_not_begun_again(loaded):
     _, before, after, _ = loaded
-    step, due, rebuilds = before["lsh"]["schedule"]
-    assert (after["lsh"]["schedule"] == [step, due, rebuilds]).all()
+    step, due, rebuilds, generation, _ = before["lsh"]["schedule"]
+    assert (after["lsh"]["schedule"] == before["lsh"]["schedule"]).all()
     assert step == 6
     assert rebuilds > 1
     assert due > step
+    assert generation == rebuilds - 1
 
 
 def test_save_weights_and_load_weights(tmp_path, loaded):
@@ -363,6 +369,8 @@ OBJECTS = [
     *SAMPLERS.values(),
     SimHash(bits=3, tables=4, density=0.9, seed=7),
     DWTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
+    WTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
+    MinHash(bins=3, tables=4, top=5, address_bits=9, seed=7),
     LabelPrior([3, 0, 2**40], smoothing=0.5),
     SlideCrossentropy(reduction="sum", name="mine"),
     SlideCrossentropy(dtype="float32"),

@@ -307,6 +307,43 @@ void CheckHashes() {
   }
 }
 
+// One code for equal sets, by all pools, and for vectors without a set the code 0.
+void CheckMinHash() {
+  Source source(16);
+  for (int64_t dim : {1, 7, 64, 200}) {
+    for (int64_t per_permutation : {1, 4, 300}) {
+      const int64_t per_table = 3, tables = 5, top = 9, address_bits = 6;
+      const int64_t count = MinHashPermutations(per_table * tables, per_permutation);
+      Ints place(count * dim);
+      MakeMinHash(7, dim, count, place.data());
+      const MinHash hash = {dim,          top,         per_table, tables, per_permutation,
+                            address_bits, place.data()};
+      for (int64_t n : {0, 1, 33, 70}) {
+        Floats x = source.Array(n * dim);
+        for (int64_t i = 0; i < n; i += 3) {
+          for (int64_t j = 0; j < dim; ++j) x[i * dim + j] = -std::abs(x[i * dim + j]);
+        }
+        for (int64_t i = 2; i < n; i += 3) {
+          for (int64_t j = 0; j < dim; ++j) x[i * dim + j] = 2 * x[(i - 1) * dim + j];
+        }
+        Ints first;
+        for (const ParallelFor& pool : kPools) {
+          Ints codes(n * tables);
+          Check(MinHashCodes(hash, x.data(), n, codes.data(), pool).empty(), "MinHashCodes");
+          if (first.empty()) first = codes;
+          CheckSame(first, codes, "MinHash by threads");
+        }
+        for (int64_t i = 0; i < n * tables; ++i) {
+          const int64_t row = i / tables;
+          Check(first[i] >= 0 && first[i] < 1 << address_bits, "MinHash range");
+          if (row % 3 == 0) Check(first[i] == 0, "MinHash of no set");
+          if (row % 3 == 2) Check(first[i] == first[i - tables], "MinHash of equal sets");
+        }
+      }
+    }
+  }
+}
+
 // The winner of each bin with values, for Dwta.
 void CheckDwta() {
   Source source(6);
@@ -372,6 +409,25 @@ void CheckTables() {
           CheckSame(Ints(ids.begin() + t * n, ids.begin() + (t + 1) * n), expected, "neuron_ids");
         }
         if (n == 0) continue;
+        for (const BucketPolicy policy : {BucketPolicy::kReservoir, BucketPolicy::kFifo}) {
+          Ints arranged = ids;
+          Check(ArrangeBuckets(ptr.data(), tables, buckets, n, policy, 5, arranged.data(), pool)
+                    .empty(),
+                "ArrangeBuckets");
+          for (int64_t t = 0; t < tables; ++t) {
+            for (int64_t b = 0; b < buckets; ++b) {
+              const int32_t* border = ptr.data() + t * (buckets + 1) + b;
+              std::sort(arranged.begin() + t * n + border[0], arranged.begin() + t * n + border[1]);
+            }
+          }
+          CheckSame(arranged, ids, "arranged buckets hold the same");
+        }
+        Ints unsound = ptr;
+        unsound[buckets] = -1;
+        Check(ArrangeBuckets(unsound.data(), tables, buckets, n, BucketPolicy::kFifo, 5, ids.data(),
+                             pool)
+                      .find("table 0") != std::string::npos,
+              "borders are checked");
         Ints wrong = codes;
         wrong[n / 2 * tables] = buckets;
         const std::string error =
@@ -465,6 +521,12 @@ void CheckSelection() {
                                   ids.data(), hashed, bucket_size, List(excluded), 11};
           CheckSelected(shape, query, labels);
           CheckSelectedForBatch(shape, query);
+          if (bucket_size != 7) continue;
+          LshQuery enough = query;
+          enough.from_start = true;
+          enough.least = 1 + source.Integer(4);
+          CheckSelected(shape, enough, labels);
+          CheckSelectedForBatch(shape, enough);
         }
       }
       if (rows == 0 || units < 60 || tables == 0) continue;  // too few for every bucket to hold one
@@ -1241,6 +1303,7 @@ void CheckAll() {
   CheckColumns();
   CheckHashes();
   CheckDwta();
+  CheckMinHash();
   CheckTables();
   CheckMembership();
   CheckSelection();

@@ -75,6 +75,18 @@ def run() -> dict[str, Array]:
     results["sim_codes"] = ops.sim_hash_codes(kernel, index, value, BITS, TABLES)
     bins = ops.dwta_parameters(1, D, 3 * TABLES, 4)
     results |= {"dwta_index": bins, "dwta_codes": ops.dwta_codes(kernel, bins, TABLES, BITS)}
+    results["wta_codes"] = ops.wta_codes(kernel, bins, TABLES, BITS)
+    place = ops.min_hash_parameters(1, D, 10)
+    results |= {"min_hash_place": place}
+    results["min_hash_codes"] = ops.min_hash_codes(
+        kernel,
+        place,
+        top=16,
+        bins_per_table=4,
+        tables=TABLES,
+        bins_per_permutation=8,
+        address_bits=BITS,
+    )
     tables = ops.build_tables(results["sim_codes"], 2**BITS)
     results |= {"bucket_ptr": tables[0], "neuron_ids": tables[1]}
     row_codes = ops.sim_hash_codes(x, index, value, BITS, TABLES)
@@ -87,6 +99,22 @@ def run() -> dict[str, Array]:
         results[f"{name}_batch"] = ops.select_for_batch(
             row_codes, *tables, shared, step, hashed=300, bucket_size=bucket_size, seed=2
         )
+    arranged = ops.arrange_buckets(*tables, step, policy="reservoir", seed=2)
+    results["arranged"] = arranged
+    own = ops.select_from_tables(
+        row_codes,
+        tables[0],
+        arranged,
+        labels,
+        shared,
+        step,
+        hashed=300,
+        bucket_size=20,
+        seed=2,
+        from_start=True,
+        least_votes=2,
+    )
+    results |= {"enough_splits": own.row_splits, "enough_ids": own.ids}
     results["row_codes"] = row_codes
     for distribution in ("uniform", "log_uniform"):
         ids, drawn = ops.sample_neurons(

@@ -96,6 +96,9 @@ def test_hashes_at_each_level(results):
         given["kernel"][:300], results["dwta_index"], run_ops.TABLES
     )
     np.testing.assert_array_equal(results["dwta_codes"][:300], joined)
+    for vector, codes in zip(given["kernel"][:50], results["min_hash_codes"], strict=False):
+        wanted = reference.min_hash_codes(vector, results["min_hash_place"], 16, 4, 8, run_ops.BITS)
+        np.testing.assert_array_equal(codes, wanted)
     ptr, ids = reference.build_tables(results["sim_codes"], 2**run_ops.BITS)
     np.testing.assert_array_equal(results["bucket_ptr"], ptr)
     np.testing.assert_array_equal(results["neuron_ids"], ids)

@@ -80,6 +80,15 @@ def test_without_the_library(tmp_path, monkeypatch):
 
 SAMPLERS = {
     "lsh": LshSampler(hash=SimHash(bits=3, tables=5), active=12, rebuild_every=7, seed=2),
+    "rehash": LshSampler(
+        hash=SimHash(bits=3, tables=5),
+        active=12,
+        bucket_size=9,
+        rebuild_every=3,
+        bucket_policy="reservoir",
+        rehash_every=2,
+        seed=2,
+    ),
     "all": AllNeurons(),
 }
 

@@ -18,7 +18,7 @@ CASES = {
         "lsh",
         "shared lsh",
     ],
-    3: ["all neurons", "corrected"],
+    3: ["all neurons", "corrected", "lsh, new functions"],
     4: ["few units", "few units, lsh", "lsh, hashed only"],
 }
 

@@ -75,12 +75,23 @@ def _bias(bias: Any) -> list[tf.Tensor]:
     return [] if bias is None else [handle(bias)]
 
 
+def _generation(number: tf.Tensor | int) -> tf.Tensor:
+    return tf.convert_to_tensor(number, tf.int64)
+
+
 def sim_hash_parameters(
-    seed: int, dim: int, projections: int, nonzeros: int
+    seed: int, dim: int, projections: int, nonzeros: int, generation: tf.Tensor | int = 0
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Coordinates `(projections, nonzeros) int32` and weights of random sparse projections."""
+    """Coordinates `(projections, nonzeros) int32` and weights of random sparse projections.
+
+    Others for each `generation` of hash functions, as of those below.
+    """
     return _ops.dslide_sim_hash_parameters(
-        seed=seed, dim=dim, projections=projections, nonzeros=nonzeros
+        generation=_generation(generation),
+        seed=seed,
+        dim=dim,
+        projections=projections,
+        nonzeros=nonzeros,
     )
 
 
@@ -91,9 +102,13 @@ def sim_hash_codes(
     return _ops.dslide_sim_hash_codes(x=x, index=index, value=value, bits=bits, tables=tables)
 
 
-def dwta_parameters(seed: int, dim: int, bins: int, bin_size: int) -> tf.Tensor:
+def dwta_parameters(
+    seed: int, dim: int, bins: int, bin_size: int, generation: tf.Tensor | int = 0
+) -> tf.Tensor:
     """Coordinates of the bins, `(bins, bin_size) int32`."""
-    return _ops.dslide_dwta_parameters(seed=seed, dim=dim, bins=bins, bin_size=bin_size)
+    return _ops.dslide_dwta_parameters(
+        generation=_generation(generation), seed=seed, dim=dim, bins=bins, bin_size=bin_size
+    )
 
 
 def dwta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) -> tf.Tensor:
@@ -101,9 +116,60 @@ def dwta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) -
     return _ops.dslide_dwta_codes(x=x, index=index, tables=tables, address_bits=address_bits)
 
 
+def wta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) -> tf.Tensor:
+    """As `dwta_codes`, but the first coordinate wins where all are 0."""
+    return _ops.dslide_dwta_codes(
+        x=x, index=index, tables=tables, address_bits=address_bits, densify=False
+    )
+
+
+def min_hash_parameters(
+    seed: int, dim: int, permutations: int, generation: tf.Tensor | int = 0
+) -> tf.Tensor:
+    """Where each of `permutations` random orders puts the coordinates, `(permutations, dim)`."""
+    return _ops.dslide_min_hash_parameters(
+        generation=_generation(generation), seed=seed, dim=dim, permutations=permutations
+    )
+
+
+def min_hash_codes(
+    x: tf.Tensor,
+    place: tf.Tensor,
+    *,
+    top: int,
+    bins_per_table: int,
+    tables: int,
+    bins_per_permutation: int,
+    address_bits: int,
+) -> tf.Tensor:
+    """Codes `(n, tables) int32` in `[0, 2 ** address_bits)` of the `top` largest coordinates."""
+    return _ops.dslide_min_hash_codes(
+        x=x,
+        place=place,
+        top=top,
+        bins_per_table=bins_per_table,
+        tables=tables,
+        bins_per_permutation=bins_per_permutation,
+        address_bits=address_bits,
+    )
+
+
 def build_tables(codes: tf.Tensor, buckets: int) -> tuple[tf.Tensor, tf.Tensor]:
     """`bucket_ptr (tables, buckets + 1)` and `neuron_ids (tables, units)`, both `int32`."""
     return _ops.dslide_build_tables(codes=codes, buckets=buckets)
+
+
+def arrange_buckets(
+    bucket_ptr: tf.Tensor, neuron_ids: tf.Tensor, step: tf.Tensor, *, policy: str, seed: int
+) -> tf.Tensor:
+    """The `neuron_ids`, those first in each bucket that it would keep if it were shorter.
+
+    By `policy` any of them with equal probability (`"reservoir"`, others at each `step`), or the
+    last ones (`"fifo"`).
+    """
+    return _ops.dslide_arrange_buckets(
+        bucket_ptr=bucket_ptr, neuron_ids=neuron_ids, step=step, policy=policy, seed=seed
+    )
 
 
 def select_from_tables(
@@ -117,10 +183,14 @@ def select_from_tables(
     hashed: int,
     bucket_size: int,
     seed: int,
+    from_start: bool = False,
+    least_votes: int = 0,
 ) -> Csr:
     """Labels and the neurons most often found in the buckets, `hashed` in all.
 
-    `excluded` are ids that only a label can bring in.
+    `excluded` are ids that only a label can bring in. A bucket of more than `bucket_size` neurons
+    gives a window of them at a random place, or `from_start`. With `least_votes`, neurons found in
+    so many tables are taken as they come, the tables in a random order.
     """
     return Csr(
         *_ops.dslide_select_from_tables(
@@ -134,6 +204,8 @@ def select_from_tables(
             hashed=hashed,
             bucket_size=bucket_size,
             seed=seed,
+            from_start=from_start,
+            least_votes=least_votes,
         )
     )
 
@@ -148,10 +220,12 @@ def select_for_batch(
     hashed: int,
     bucket_size: int,
     seed: int,
+    from_start: bool = False,
+    least_votes: int = 0,
 ) -> tf.Tensor:
     """The `excluded` neurons and the `hashed` others that the buckets of all rows hold most often.
 
-    Ascending distinct ids `int32`.
+    Ascending distinct ids `int32`. With `least_votes`, any that the buckets hold so often.
     """
     return _ops.dslide_select_for_batch(
         codes=codes,
@@ -162,6 +236,8 @@ def select_for_batch(
         hashed=hashed,
         bucket_size=bucket_size,
         seed=seed,
+        from_start=from_start,
+        least_votes=least_votes,
     )
 
 

@@ -210,6 +210,18 @@ CASES = {
         "sampler": lambda: LshSampler(SimHash(3, tables=4), 30, random=0, head=0, rebuild_every=3),
         **TABLES,
     },
+    "lsh, new functions": {
+        "sampler": lambda: LshSampler(
+            SimHash(3, tables=4),
+            30,
+            bucket_size=8,
+            rebuild_every=3,
+            bucket_policy="reservoir",
+            selection="threshold",
+            rehash_every=1,
+        ),
+        **TABLES,
+    },
     "few units, lsh": {
         "sampler": lambda: LshSampler(SimHash(2, tables=3), 3, rebuild_every=3),
         "units": 3,
