@@ -41,6 +41,8 @@ class DSlideLinear(keras.layers.Layer):
         use_bias: Whether each class has a bias.
         bias_initializer: As in `Dense`; by default such that a class without votes has a
             probability below 1 %.
+        train_bias: Whether the biases are trained. Only active neurons' are, which are hard
+            negatives most of the time: on short texts a point of precision is lost by it.
         **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Input: `(batch, features)`, `tf.SparseTensor` or dense, best with TF-IDF features in rows of
@@ -79,6 +81,7 @@ class DSlideLinear(keras.layers.Layer):
         smoothing: float = 3.0,
         use_bias: bool = True,
         bias_initializer: Any = None,
+        train_bias: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -95,6 +98,7 @@ class DSlideLinear(keras.layers.Layer):
         if bias_initializer is None:
             bias_initializer = keras.initializers.Constant(-5.0)
         self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.train_bias = bool(train_bias)
         self.supports_jit = False
         self.input_spec = keras.layers.InputSpec(ndim=2)
         self._size: tuple[int, int] | None = None  # features and connections
@@ -174,7 +178,10 @@ class DSlideLinear(keras.layers.Layer):
         self.kernel = self.add_weight(name="kernel", shape=(connections,), initializer="zeros")
         if self.use_bias:
             self.bias = self.add_weight(
-                name="bias", shape=(self.units,), initializer=self.bias_initializer
+                name="bias",
+                shape=(self.units,),
+                initializer=self.bias_initializer,
+                trainable=self.train_bias,
             )
         if self._found is not None:
             for variable, value in zip(
@@ -254,6 +261,7 @@ class DSlideLinear(keras.layers.Layer):
             "smoothing": self.smoothing,
             "use_bias": self.use_bias,
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "train_bias": self.train_bias,
             "size": self._size,
             "format": FORMAT,
         }

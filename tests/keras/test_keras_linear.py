@@ -60,9 +60,9 @@ def test_starts_at_the_share_of_samples_that_have_the_label(data):
     np.testing.assert_allclose(model.predict(data.features, verbose=0), x @ wanted - 5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("use_bias", [True, False])
-def test_training_is_that_of_a_dense_layer_with_the_same_connections(data, use_bias):
-    layer = adapted(data, active=UNITS, connections=9, use_bias=use_bias)
+@pytest.mark.parametrize(("use_bias", "train_bias"), [(True, True), (True, False), (False, False)])
+def test_training_is_that_of_a_dense_layer_with_the_same_connections(data, use_bias, train_bias):
+    layer = adapted(data, active=UNITS, connections=9, use_bias=use_bias, train_bias=train_bias)
     model = model_of(layer)
     kernel, connected = dense_kernel(layer)
     bias = np.full(UNITS, -5.0 if use_bias else 0.0)
@@ -79,7 +79,7 @@ def test_training_is_that_of_a_dense_layer_with_the_same_connections(data, use_b
         assert model.fit(stream, verbose=0).history["loss"][0] == pytest.approx(loss, rel=1e-4)
         for weight, total, gradient in (
             (kernel, sums[0], (x.T @ slope) * connected),
-            (bias, sums[1], slope.sum(0) * use_bias),
+            (bias, sums[1], slope.sum(0) * train_bias),
         ):
             total += gradient**2
             weight -= 0.3 * gradient / (np.sqrt(total) + 1e-7)
@@ -115,7 +115,7 @@ def test_evaluation_is_that_of_the_dense_logits(data, loss):
 
 
 def test_other_losses_train_the_dense_logits(data):
-    layer = adapted(data, connections=9)
+    layer = adapted(data, connections=9, train_bias=True)
     model = model_of(layer)
     kernel, connected = dense_kernel(layer)
     model.compile(
