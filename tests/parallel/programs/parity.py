@@ -3,6 +3,9 @@
 import sys
 from unittest import mock
 
+import tests.fewer_imports  # noqa: F401
+
+# isort: split
 import keras
 import numpy as np
 import tensorflow as tf
