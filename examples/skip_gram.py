@@ -65,6 +65,10 @@ def hold_out(data: Dataset) -> tuple[Dataset, Dataset]:
 
     Labels reach a few words over the edges of a piece.
     """
+    if data.num_samples <= PIECE:
+        raise SystemExit(
+            f"{data.num_samples} words are too few: {PIECE} are held out, and others learned from"
+        )
     pieces = np.arange(data.num_samples) // PIECE
     held = pieces % 100 == min(99, pieces[-1])
     return data.take(~held), data.take(held)

@@ -7,4 +7,4 @@ scikit-learn and Matplotlib, where there are any; those programs need neither.
 import sys
 
 for name in ("sklearn", "matplotlib"):
-    sys.modules[name] = None  # type: ignore[assignment]
+    sys.modules[name] = None
