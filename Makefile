@@ -31,11 +31,10 @@ demo: setup
 baselines: setup
 	$(BIN)/python baselines/build_horovod.py
 
-# Horovod's tests are skipped until `make baselines` has built it once. Two files of tests run side
-# by side: most keep one core busy. `pytest -n 0` runs them one after the other.
+# Horovod's tests are skipped until `make baselines` has built it once.
 test: setup
 	$(BIN)/python baselines/build_horovod.py --if-built
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests
+	$(BIN)/python -m pytest -q tests
 
 check: setup
 	$(BIN)/ruff check .
