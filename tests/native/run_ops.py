@@ -227,6 +227,9 @@ def run_in_process(folder: Path, *, threads: int, level: str) -> tuple[dict[str,
 
 def main() -> None:
     """Writes the results of this process."""
+    import tests.fewer_imports  # noqa: F401
+
+    # isort: split
     import tensorflow as tf
 
     out, threads = sys.argv[1:]

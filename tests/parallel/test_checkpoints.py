@@ -281,7 +281,7 @@ def test_memory_stays_that_of_the_model(tmp_path):
         # More ranks than units of the hidden layer.
         ([7, 2], uneven, 1),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_other_numbers_of_ranks(path, cut, piece, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "_PIECE_BYTES", piece)
