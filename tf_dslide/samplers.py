@@ -314,11 +314,19 @@ class TableSelector(Selector):
             tf.constant(0, tf.int64),
             hashed=counts.hashed + counts.random,
             bucket_size=4 * bucket_size,
+            by_code=True,
         )
         return Selection(ActiveSet(own, tf.convert_to_tensor(self._head)))
 
     def _found(
-        self, x: tf.Tensor, labels: Csr, step: tf.Tensor, *, hashed: int, bucket_size: int
+        self,
+        x: tf.Tensor,
+        labels: Csr,
+        step: tf.Tensor,
+        *,
+        hashed: int,
+        bucket_size: int,
+        by_code: bool = False,
     ) -> Csr:
         """Each row's labels and what its buckets hold."""
         return ops.select_from_tables(
@@ -331,6 +339,7 @@ class TableSelector(Selector):
             hashed=hashed,
             bucket_size=bucket_size,
             seed=self._sampler.seed,
+            by_code=by_code,
         )
 
     def _choose(self, x: tf.Tensor, labels: Csr, random: int, step: tf.Tensor) -> Selection:

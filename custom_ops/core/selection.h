@@ -23,6 +23,7 @@ struct LshQuery {
   int64_t bucket_size;        // at most so many are taken from one bucket
   IdList excluded;            // neurons that only a label can bring in
   uint64_t seed;
+  bool by_code = false;  // rows with equal codes get equal neurons, wherever they stand
 };
 
 // Counters of SelectFromTables that last from one call to the next: to clear them at each call
@@ -42,9 +43,10 @@ class LshScratch {
 
 // Each row's labels and the neurons of the buckets that its codes name: those found in most tables
 // first, until the row holds `hashed` of them. Excluded neurons are passed over unless they are
-// labels. A bucket longer than `bucket_size` gives a window at a random offset. Takes
-// O(tables * bucket_size + units / 4096) a row. Tables that hold an id outside [0, units), or one
-// more often than once a table, leave `sound` false.
+// labels. A bucket longer than `bucket_size` gives a window at a random offset, another one for
+// each row or, `by_code`, the same for all. Takes O(tables * bucket_size + units / 4096) a row.
+// Tables that hold an id outside [0, units), or one more often than once a table, leave `sound`
+// false.
 Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const LshScratch& scratch,
                      const ParallelFor& parallel, bool* sound);
 

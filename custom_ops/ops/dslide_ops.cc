@@ -130,6 +130,7 @@ REGISTER_OP("DslideSelectFromTables")
     .Attr("hashed: int >= 0")
     .Attr("bucket_size: int >= 1")
     .Attr("seed: int")
+    .Attr("by_code: bool = false")
     .Output("row_splits: int64")
     .Output("ids: int32")
     .SetShapeFn([](InferenceContext* c) {

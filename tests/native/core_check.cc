@@ -432,6 +432,28 @@ void CheckSelected(const Shape& shape, const LshQuery& query, const Csr& labels)
 
 void CheckSelectedForBatch(const Shape& shape, const LshQuery& query) {
   Ints first;
+// With `by_code` the neurons of a row follow from its codes alone: in another place they are the
+// same.
+void CheckSelectedByCode(const Shape& shape, LshQuery query) {
+  query.by_code = true;
+  bool sound = false;
+  const Csr labels = {std::vector<int64_t>(shape.rows + 1, 0), {}};
+  const Csr there = SelectFromTables(query, labels.view(), Scratch(), FourThreads, &sound);
+  Ints turned;
+  for (int64_t row = shape.rows; row-- > 0;) {
+    turned.insert(turned.end(), query.codes + row * query.tables,
+                  query.codes + (row + 1) * query.tables);
+  }
+  query.codes = turned.data();
+  const Csr back = SelectFromTables(query, labels.view(), Scratch(), Alone, &sound);
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    const CsrView one = there.view(), other = back.view();
+    const int64_t place = shape.rows - 1 - row;
+    CheckSame(Ints(one.begin(row), one.end(row)), Ints(other.begin(place), other.end(place)),
+              shape.Name("selected by code"));
+  }
+}
+
   for (const ParallelFor& pool : kPools) {
     bool sound = false;
     const Ints got = SelectForBatch(query, shape.rows, pool, &sound);
@@ -466,6 +488,7 @@ void CheckSelection() {
           CheckSelected(shape, query, labels);
           CheckSelectedForBatch(shape, query);
         }
+          if (hashed == 20) CheckSelectedByCode(shape, query);
       }
       if (rows == 0 || units < 60 || tables == 0) continue;  // too few for every bucket to hold one
       // Tables that are not sound, with more ids of one neuron than a counter holds.

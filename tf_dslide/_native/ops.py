@@ -117,10 +117,12 @@ def select_from_tables(
     hashed: int,
     bucket_size: int,
     seed: int,
+    by_code: bool = False,
 ) -> Csr:
     """Labels and the neurons most often found in the buckets, `hashed` in all.
 
-    `excluded` are ids that only a label can bring in.
+    `excluded` are ids that only a label can bring in. With `by_code` rows of equal codes and labels
+    get equal neurons; otherwise each row has its own windows of long buckets.
     """
     return Csr(
         *_ops.dslide_select_from_tables(
@@ -134,6 +136,7 @@ def select_from_tables(
             hashed=hashed,
             bucket_size=bucket_size,
             seed=seed,
+            by_code=by_code,
         )
     )
 
