@@ -361,6 +361,20 @@ def scale_rows(values: ActiveLogits, row_splits: tf.Tensor, scale: tf.Tensor) ->
     return ActiveLogits(*scaled)
 
 
+def sparse_from_active(
+    values: ActiveLogits, active: ActiveSet, units: int, keep_zeros: bool = True
+) -> tf.SparseTensor:
+    """The values of active sets as a sparse matrix `(rows, units)`, in ascending order.
+
+    Without `keep_zeros` exact zeros are left out, and their gradient is 0.
+    """
+    indices, entries = _ops.dslide_sparse_from_active(
+        **_active_sets(values, active), keep_zeros=keep_zeros
+    )
+    rows = tf.shape(values.shared, tf.int64)[0]
+    return tf.SparseTensor(indices, entries, tf.stack([rows, units]))
+
+
 def active_top_k(logits: ActiveLogits, active: ActiveSet, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     """The `k` best ids and logits of each row; -1 and -infinity where a row has fewer."""
     return _ops.dslide_active_top_k(**_active_sets(logits, active), k=k)
@@ -593,6 +607,21 @@ def _active_logits_gradient(
         sums = _ops.dslide_entry_sums(**parts.inputs())
         gradients.append(RowSlices(sums, view.neurons, _variable_shape(op.inputs[7])))
     return gradients
+
+
+@tf.RegisterGradient("DslideSparseFromActive")
+def _sparse_from_active_gradient(op: tf.Operation, _: Any, upstream: tf.Tensor) -> list[Any]:
+    values, row_splits, ids, shared_values, shared = op.inputs
+    by_own, by_shared = _ops.dslide_active_from_sparse(
+        logits=values,
+        row_splits=row_splits,
+        ids=ids,
+        shared_logits=shared_values,
+        shared=shared,
+        entries=upstream,
+        keep_zeros=op.get_attr("keep_zeros"),
+    )
+    return [by_own, None, None, by_shared, None]
 
 
 @tf.RegisterGradient("DslideCsrMatMul")
