@@ -235,6 +235,8 @@ class SparseDense(_RowLayer):
         if isinstance(inputs, tf.SparseTensor):
             # SciPy's matrices need not have ascending features; costs one look if they do.
             inputs = tf.sparse.reorder(tf.cast(inputs, tf.float32))
+            if self._split is not None:
+                inputs = inputs.with_values(self._split.enter(inputs.values))
             rows = ops.csr_from_sparse(inputs, self.kernel.shape[0])
             outputs = ops.csr_mat_mul(inputs.values, rows, self.kernel)
             width = self.kernel.shape[1]
@@ -242,6 +244,8 @@ class SparseDense(_RowLayer):
             if self.bias is not None:
                 outputs = keras.ops.add(outputs, self.bias)
         else:
+            if self._split is not None:
+                inputs = self._split.enter(inputs)
             outputs = _product(inputs, self.kernel, self.bias)
         if self._split is None:
             return self.activation(outputs)
