@@ -275,8 +275,106 @@ class SparseDense(_RowLayer):
         return whole if alone else self.activation(whole)
 
 
+class HashedLayer(_RowLayer):
+    """What the layers share whose neurons a sampler picks: its state, its schedule, saving."""
+
+    def __init__(
+        self, units: int, sampler: samplers.Sampler, activation: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(units, activation=activation, **kwargs)
+        self.sampler = sampler
+        self._weights_at_work: lazy.Weights | None = None
+
+    def build(self, input_shape: Any) -> None:
+        """Makes `kernel` `(units, d)`, `bias` `(units,)` and the sampler's state."""
+        dim = self._input_dim(input_shape)
+        part = {}
+        if self.strategy is not None:
+            self._split = self.strategy.split(self, self.units, dim + self.use_bias, True)
+            part = {"part": samplers.Part(self._split.begin, self._split.end)}
+        self._add_weights(dim, (self.units, dim), 0)
+        with tf.init_scope():
+            step = tf.Variable(0, dtype=tf.int64, trainable=False, name="sampler_step")
+        selector = (
+            None if self.sampler.selects_all else self.sampler.selector(self.units, dim, **part)
+        )
+        self._weights_at_work = lazy.Weights(self.kernel, self.bias, selector, step)
+        if selector is not None:
+            self._watch_kernel(selector)
+        self.built = True
+
+    def _watch_kernel(self, selector: samplers.Selector) -> None:
+        """Lets the tables follow weights that are replaced rather than trained.
+
+        `set_weights`, `load_weights`, a callback that restores the best weights: all end in the
+        variable's `assign`. Optimizers reach the weights another way.
+        """
+        assign = self.kernel.assign
+
+        def assign_and_invalidate(value: Any) -> Any:
+            # In a graph it is a constraint that assigns, after every step: the schedule covers it.
+            if tf.executing_eagerly():
+                selector.invalidate()
+            return assign(value)
+
+        self.kernel.assign = assign_and_invalidate
+
+    @property
+    def _at_work(self) -> lazy.Weights:
+        if self._weights_at_work is None:
+            raise ValueError(f"{self.name} is not built: call it on an input first")
+        return self._weights_at_work
+
+    def rebuild(self) -> None:
+        """Rebuilds the sampler's hash tables from the weights now.
+
+        Training does so on schedule, and before the next use of weights that were replaced.
+
+        Raises:
+            tf.errors.InvalidArgumentError: A weight is NaN or infinite; names neuron and value.
+        """
+        at_work = self._at_work
+        if at_work.selector is not None:
+            at_work.selector.rebuild(at_work.kernel, at_work.bias, at_work.step)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the weights and the sampler's schedule; tables are rebuilt on load."""
+        super().save_own_variables(store)
+        at_work = self._at_work
+        state = at_work.selector.get_state() if at_work.selector else []
+        store["sampler_schedule"] = np.array([int(at_work.step), *state], np.int64)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Restores what `save_own_variables` saved.
+
+        Raises:
+            ValueError: The file was not written by a layer of this version and sampler.
+        """
+        names = [str(i) for i in range(len(self.weights))]
+        missing = [name for name in (*names, "sampler_schedule") if name not in store]
+        if missing:
+            raise ValueError(
+                f"the saved weights of {self.name} lack {missing}: they were not written by a "
+                f"{type(self).__name__} of this version of tf_dslide (format {FORMAT}) with "
+                f"use_bias={self.use_bias}"
+            )
+        super().load_own_variables({name: store[name] for name in names})
+        step, *state = (int(value) for value in np.asarray(store["sampler_schedule"]))
+        at_work = self._at_work
+        at_work.step.assign(step)
+        if at_work.selector is not None and state:
+            at_work.selector.set_state(state)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this layer again, and the format of its file."""
+        return {
+            **super().get_config(),
+            "sampler": keras.saving.serialize_keras_object(self.sampler),
+        }
+
+
 @keras.saving.register_keras_serializable(package="tf_dslide")
-class DSlideDense(_RowLayer):
+class DSlideDense(HashedLayer):
     """A `Dense` layer for very many classes that computes only the neurons hashing picks.
 
     Called on `(batch, d)` it returns `(batch, units)` logits exactly as `Dense(units)` does, and
@@ -331,54 +429,12 @@ class DSlideDense(_RowLayer):
     def __init__(
         self, units: int, sampler: Any = None, activation: Any = None, **kwargs: Any
     ) -> None:
-        super().__init__(units, activation=activation, **kwargs)
-        self.sampler = samplers.get(sampler)
-        self._weights_at_work: lazy.Weights | None = None
-
-    def build(self, input_shape: Any) -> None:
-        """Makes `kernel` `(units, d)`, `bias` `(units,)` and the sampler's state."""
-        dim = self._input_dim(input_shape)
-        part = {}
-        if self.strategy is not None:
-            self._split = self.strategy.split(self, self.units, dim + self.use_bias, True)
-            part = {"part": samplers.Part(self._split.begin, self._split.end)}
-        self._add_weights(dim, (self.units, dim), 0)
-        with tf.init_scope():
-            step = tf.Variable(0, dtype=tf.int64, trainable=False, name="sampler_step")
-        selector = (
-            None if self.sampler.selects_all else self.sampler.selector(self.units, dim, **part)
-        )
-        self._weights_at_work = lazy.Weights(self.kernel, self.bias, selector, step)
-        if selector is not None:
-            self._watch_kernel(selector)
-        self.built = True
-
-    def _watch_kernel(self, selector: samplers.Selector) -> None:
-        """Lets the tables follow weights that are replaced rather than trained.
-
-        `set_weights`, `load_weights`, a callback that restores the best weights: all end in the
-        variable's `assign`. Optimizers reach the weights another way.
-        """
-        assign = self.kernel.assign
-
-        def assign_and_invalidate(value: Any) -> Any:
-            # In a graph it is a constraint that assigns, after every step: the schedule covers it.
-            if tf.executing_eagerly():
-                selector.invalidate()
-            return assign(value)
-
-        self.kernel.assign = assign_and_invalidate
+        super().__init__(units, samplers.get(sampler), activation=activation, **kwargs)
 
     @property
     def units_here(self) -> tuple[int, int]:
         """First unit that `kernel` holds, and one past its last: all, unless ranks share them."""
         return (0, self.units) if self._split is None else (self._split.begin, self._split.end)
-
-    @property
-    def _at_work(self) -> lazy.Weights:
-        if self._weights_at_work is None:
-            raise ValueError(f"{self.name} is not built: call it on an input first")
-        return self._weights_at_work
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """The dense logits, carrying what computes with them lazily."""
@@ -451,50 +507,3 @@ class DSlideDense(_RowLayer):
                 "`exact=False` needs a sampler that picks neurons; this layer has AllNeurons"
             )
         return self._at_work.likely_top_k(hidden, k)
-
-    def rebuild(self) -> None:
-        """Rebuilds the sampler's hash tables from the weights now.
-
-        Training does so on schedule, and before the next use of weights that were replaced.
-
-        Raises:
-            tf.errors.InvalidArgumentError: A weight is NaN or infinite; names neuron and value.
-        """
-        at_work = self._at_work
-        if at_work.selector is not None:
-            at_work.selector.rebuild(at_work.kernel, at_work.bias, at_work.step)
-
-    def save_own_variables(self, store: Any) -> None:
-        """Saves the weights and the sampler's schedule; tables are rebuilt on load."""
-        super().save_own_variables(store)
-        at_work = self._at_work
-        state = at_work.selector.get_state() if at_work.selector else []
-        store["sampler_schedule"] = np.array([int(at_work.step), *state], np.int64)
-
-    def load_own_variables(self, store: Any) -> None:
-        """Restores what `save_own_variables` saved.
-
-        Raises:
-            ValueError: The file was not written by a layer of this version and sampler.
-        """
-        names = [str(i) for i in range(len(self.weights))]
-        missing = [name for name in (*names, "sampler_schedule") if name not in store]
-        if missing:
-            raise ValueError(
-                f"the saved weights of {self.name} lack {missing}: they were not written by a "
-                f"DSlideDense of this version of tf_dslide (format {FORMAT}) with "
-                f"use_bias={self.use_bias}"
-            )
-        super().load_own_variables({name: store[name] for name in names})
-        step, *state = (int(value) for value in np.asarray(store["sampler_schedule"]))
-        at_work = self._at_work
-        at_work.step.assign(step)
-        if at_work.selector is not None and state:
-            at_work.selector.set_state(state)
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments that make this layer again, and the format of its file."""
-        return {
-            **super().get_config(),
-            "sampler": keras.saving.serialize_keras_object(self.sampler),
-        }
