@@ -182,7 +182,8 @@ class SparseDense(_RowLayer):
 
     `output = activation(input @ kernel + bias)`. With a `tf.SparseTensor` the work and the gradient
     depend on the number of non-zeros, not on the width: the gradient of `kernel` is a
-    `tf.IndexedSlices` with distinct rows. A dense tensor works as in `keras.layers.Dense`.
+    `tf.IndexedSlices` with distinct rows. What is sparse may be the activations of a `DSlideHidden`
+    too: the gradient goes on to the values. A dense tensor works as in `keras.layers.Dense`.
 
     Args:
         units: Width of the output.
@@ -404,7 +405,8 @@ class DSlideDense(HashedLayer):
         strategy: An `MPIModelParallel` that splits the classes over ranks.
         **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
 
-    Input: `(batch, ..., d)`. Output: `(batch, ..., units)`.
+    Input: `(batch, ..., d)`; a `tf.SparseTensor` `(batch, d)` is made dense. Output:
+        `(batch, ..., units)`.
 
     Randomness: `sampler` and its hash family have seeds; the result does not depend on the number
         of
