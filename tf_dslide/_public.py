@@ -4,6 +4,7 @@ from tf_dslide._native import build_info
 from tf_dslide.centroids import start_from_centroids
 from tf_dslide.constraints import UnitRows
 from tf_dslide.hashing import DWTA, WTA, HashFamily, MinHash, SimHash
+from tf_dslide.hidden import DSlideHidden
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
 from tf_dslide.linear import DSlideLinear
@@ -29,6 +30,7 @@ __all__ = [
     "WTA",
     "AllNeurons",
     "DSlideDense",
+    "DSlideHidden",
     "DSlideLinear",
     "HashFamily",
     "LabelPrior",

@@ -1,8 +1,8 @@
 """Logits that nobody has to materialise.
 
-`DSlideDense` and `DSlideLinear` return ordinary dense logits and leave a `LazyLogits` on the tensor.
-A loss or a metric that finds it computes what it needs from the layer's input and weights. The
-dense logits are then an unused pure node, and TensorFlow leaves it out of the graph.
+`DSlideDense` and `DSlideLinear` return ordinary dense logits and leave a `LazyLogits` on the
+tensor. A loss or a metric that finds it computes what it needs from the layer's input and weights.
+The dense logits are then an unused pure node, and TensorFlow leaves it out of the graph.
 """
 
 from abc import ABC, abstractmethod

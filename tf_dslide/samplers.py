@@ -359,6 +359,7 @@ class TableSelector(Selector):
             tf.constant(0, tf.int64),
             hashed=counts.hashed + counts.random,
             bucket_size=4 * bucket_size,
+            by_code=True,
         )
         return Selection(ActiveSet(own, tf.convert_to_tensor(self._head)))
 
@@ -371,6 +372,7 @@ class TableSelector(Selector):
         hashed: int,
         bucket_size: int,
         least_votes: int = 0,
+        by_code: bool = False,
     ) -> Csr:
         """Each row's labels and what its buckets hold."""
         return ops.select_from_tables(
@@ -385,6 +387,7 @@ class TableSelector(Selector):
             seed=self._sampler.seed,
             from_start=self._sampler.bucket_policy != "window",
             least_votes=least_votes,
+            by_code=by_code,
         )
 
     def _choose(self, x: tf.Tensor, labels: Csr, random: int, step: tf.Tensor) -> Selection:

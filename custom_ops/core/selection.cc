@@ -221,14 +221,18 @@ class RowSelector {
     std::swap(windows_, next_windows_);
     for (int64_t table = 0; table < query_.tables; ++table) {
       PrefetchBorders(next + 1, table);
-      next_windows_[table] =
-          next < last_ ? WindowOf(query_, table, Code(next, table), next, &sound_) : Window{};
+      next_windows_[table] = next < last_ ? RowWindow(next, table) : Window{};
     }
     if (query_.least == 0) return;
     for (int64_t table = 0; table < query_.tables; ++table) {
       const uint64_t random = Mix(~query_.seed, next, table);
       std::swap(next_windows_[table], next_windows_[table + Below(random, query_.tables - table)]);
     }
+  }
+
+  Window RowWindow(int64_t row, int64_t table) {
+    const int32_t code = Code(row, table);
+    return WindowOf(query_, table, code, query_.by_code ? code : row, &sound_);
   }
 
   // Buckets lie anywhere in tables far larger than the cache: each is asked for so many tables

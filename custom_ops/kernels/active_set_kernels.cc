@@ -83,12 +83,15 @@ class LookupOp : public OpKernel {
 
 class SelectFromTablesOp : public LookupOp {
  public:
-  using LookupOp::LookupOp;
+  explicit SelectFromTablesOp(OpKernelConstruction* ctx) : LookupOp(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("by_code", &by_code_));
+  }
 
   void Compute(OpKernelContext* ctx) override {
     LshQuery query;
     CsrView labels;
     OP_REQUIRES_OK(ctx, Query(ctx, &query));
+    query.by_code = by_code_;
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 3, query.units, true, &labels));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, ctx->input(0).dim_size(0)));
     bool sound;
@@ -98,6 +101,7 @@ class SelectFromTablesOp : public LookupOp {
   }
 
  private:
+  bool by_code_;
   LshScratch scratch_;
 };
 

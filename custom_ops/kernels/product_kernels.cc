@@ -1,5 +1,6 @@
 #include "custom_ops/core/one_against_all.h"
 #include "custom_ops/core/softmax.h"
+#include "custom_ops/core/sparse_output.h"
 #include "custom_ops/core/sparse_products.h"
 #include "custom_ops/kernels/glue.h"
 
@@ -286,6 +287,51 @@ class ActiveTopKOp : public OpKernel {
   int64_t k_;
 };
 
+// What the next two share: values of active sets, and whether zeros among them stay.
+class SparseOutputOp : public OpKernel {
+ public:
+  explicit SparseOutputOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("keep_zeros", &keep_zeros_));
+  }
+
+ protected:
+  bool keep_zeros_;
+};
+
+class SparseFromActiveOp : public SparseOutputOp {
+ public:
+  using SparseOutputOp::SparseOutputOp;
+
+  void Compute(OpKernelContext* ctx) override {
+    ActiveSets active;
+    OP_REQUIRES_OK(ctx, ActiveSetsInput(ctx, &active));
+    const SparseOutput output(active, keep_zeros_, PoolOf(ctx));
+    Tensor *indices, *values;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {output.size(), 2}, &indices));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {output.size()}, &values));
+    output.Write(indices->flat<int64_t>().data(), values->flat<float>().data(), PoolOf(ctx));
+  }
+};
+
+class ActiveFromSparseOp : public SparseOutputOp {
+ public:
+  using SparseOutputOp::SparseOutputOp;
+
+  void Compute(OpKernelContext* ctx) override {
+    ActiveSets active;
+    OP_REQUIRES_OK(ctx, ActiveSetsInput(ctx, &active));
+    const SparseOutput output(active, keep_zeros_, PoolOf(ctx));
+    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 5, "length of entries", output.size()));
+    Tensor *own, *shared;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.own.size()}, &own));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.own.rows, active.shared.count}, &shared));
+    output.Spread(ctx->input(5).flat<float>().data(), own->flat<float>().data(),
+                  shared->flat<float>().data(), PoolOf(ctx));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("DslideSparseFromActive").Device(DEVICE_CPU), SparseFromActiveOp);
+REGISTER_KERNEL_BUILDER(Name("DslideActiveFromSparse").Device(DEVICE_CPU), ActiveFromSparseOp);
 REGISTER_KERNEL_BUILDER(Name("DslideActiveLogits").Device(DEVICE_CPU), ActiveLogitsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCsrMatMul").Device(DEVICE_CPU), CsrMatMulOp);
 REGISTER_KERNEL_BUILDER(Name("DslideActiveMatMul").Device(DEVICE_CPU), ActiveMatMulOp);

@@ -182,6 +182,7 @@ REGISTER_OP("DslideSelectFromTables")
     .Attr("from_start: bool = false")
     .Attr("least_votes: int >= 0 = 0")
     .Attr("seed: int")
+    .Attr("by_code: bool = false")
     .Output("row_splits: int64")
     .Output("ids: int32")
     .SetShapeFn([](InferenceContext* c) {
@@ -367,6 +368,30 @@ REGISTER_OP("DslideEntrySums")
       .Input("ids: int32")           \
       .Input("shared_logits: float") \
       .Input("shared: int32")
+
+REGISTER_OP("DslideSparseFromActive")
+    .DSLIDE_ACTIVE_SETS.Attr("keep_zeros: bool")
+    .Output("indices: int64")
+    .Output("values: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1}));
+      const DimensionHandle entries = c->UnknownDim();
+      c->set_output(0, c->Matrix(entries, 2));
+      c->set_output(1, c->Vector(entries));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideActiveFromSparse")
+    .DSLIDE_ACTIVE_SETS.Input("entries: float")
+    .Attr("keep_zeros: bool")
+    .Output("own: float")
+    .Output("shared_values: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1, 1}));
+      c->set_output(0, Like(c, 0));
+      c->set_output(1, Like(c, 3));
+      return absl::OkStatus();
+    });
 
 #define DSLIDE_SOFTMAX                            \
   DSLIDE_ACTIVE_SETS.Input("label_splits: int64") \

@@ -13,6 +13,7 @@ MODULES = [
     "tf_dslide.centroids",
     "tf_dslide.constraints",
     "tf_dslide.hashing",
+    "tf_dslide.hidden",
     "tf_dslide.initializers",
     "tf_dslide.labels",
     "tf_dslide.layers",

@@ -20,6 +20,7 @@ from tf_dslide import (
     WTA,
     AllNeurons,
     DSlideDense,
+    DSlideHidden,
     DSlideLinear,
     LabelPrior,
     LogUniformSampler,
@@ -422,6 +423,15 @@ OBJECTS = [
         bias_initializer=LabelPrior([1, 2, 3]),
         bias_regularizer=keras.regularizers.L1L2(0.1, 0.2),
         bias_constraint="non_neg",
+        name="mine",
+    ),
+    DSlideHidden(
+        3,
+        activation="tanh",
+        sampler=SAMPLERS["lsh"],
+        inference="all",
+        use_bias=False,
+        kernel_initializer="he_normal",
         name="mine",
     ),
 ]

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <thread>
@@ -25,6 +26,7 @@
 #include "custom_ops/core/selection.h"
 #include "custom_ops/core/simd.h"
 #include "custom_ops/core/softmax.h"
+#include "custom_ops/core/sparse_output.h"
 #include "custom_ops/core/sparse_products.h"
 
 namespace dslide {
@@ -486,6 +488,28 @@ void CheckSelected(const Shape& shape, const LshQuery& query, const Csr& labels)
   }
 }
 
+// With `by_code` the neurons of a row follow from its codes alone: in another place they are the
+// same.
+void CheckSelectedByCode(const Shape& shape, LshQuery query) {
+  query.by_code = true;
+  bool sound = false;
+  const Csr labels = {std::vector<int64_t>(shape.rows + 1, 0), {}};
+  const Csr there = SelectFromTables(query, labels.view(), Scratch(), FourThreads, &sound);
+  Ints turned;
+  for (int64_t row = shape.rows; row-- > 0;) {
+    turned.insert(turned.end(), query.codes + row * query.tables,
+                  query.codes + (row + 1) * query.tables);
+  }
+  query.codes = turned.data();
+  const Csr back = SelectFromTables(query, labels.view(), Scratch(), Alone, &sound);
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    const CsrView one = there.view(), other = back.view();
+    const int64_t place = shape.rows - 1 - row;
+    CheckSame(Ints(one.begin(row), one.end(row)), Ints(other.begin(place), other.end(place)),
+              shape.Name("selected by code"));
+  }
+}
+
 void CheckSelectedForBatch(const Shape& shape, const LshQuery& query) {
   Ints first;
   for (const ParallelFor& pool : kPools) {
@@ -520,6 +544,7 @@ void CheckSelection() {
           const LshQuery query = {units,      tables, buckets,     codes.data(),   ptr.data(),
                                   ids.data(), hashed, bucket_size, List(excluded), 11};
           CheckSelected(shape, query, labels);
+          if (hashed == 20) CheckSelectedByCode(shape, query);
           CheckSelectedForBatch(shape, query);
           if (bucket_size != 7) continue;
           LshQuery enough = query;
@@ -947,6 +972,55 @@ void CheckSoftmaxRow(const Shape& shape, const Layer& layer, const Values& logit
   }
 }
 
+// A row's entries by the rule: own neurons with their values, others that are shared with theirs.
+void CheckSparseRow(const Layer& layer, const Values& values, bool keep_zeros, int64_t row,
+                    std::vector<int64_t>* indices, Floats* entries) {
+  std::map<int32_t, float> found;
+  for (size_t s = 0; s < layer.shared.size(); ++s) {
+    found[layer.shared[s]] = values.shared[row * layer.shared.size() + s];
+  }
+  const CsrView own = layer.own.view();
+  for (int64_t e = own.splits[row]; e < own.splits[row + 1]; ++e) found[own.ids[e]] = values.own[e];
+  for (const auto& [id, value] : found) {
+    if (!keep_zeros && value == 0) continue;
+    indices->insert(indices->end(), {row, id});
+    entries->push_back(value);
+  }
+}
+
+void CheckSparseOutput(const Shape& shape, const Layer& layer, Source* source) {
+  Values values(layer);
+  values.own = source->Array(values.own.size());
+  values.shared = source->Array(values.shared.size());
+  for (bool keep_zeros : {false, true}) {
+    std::vector<int64_t> indices;
+    Floats entries;
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      CheckSparseRow(layer, values, keep_zeros, row, &indices, &entries);
+    }
+    for (const ParallelFor& pool : kPools) {
+      const SparseOutput output(values.Of(layer), keep_zeros, pool);
+      std::vector<int64_t> got_indices(2 * output.size());
+      Floats got(output.size());
+      output.Write(got_indices.data(), got.data(), pool);
+      CheckSame(got_indices, indices, shape.Name("SparseOutput's indices"));
+      CheckSame(got, entries, shape.Name("SparseOutput's values"));
+      // Sent back, the entries are the values, but 0 for a shared neuron that is the row's own.
+      Values back(layer);
+      output.Spread(got.data(), back.own.data(), back.shared.data(), pool);
+      CheckSame(back.own, values.own, shape.Name("Spread to own neurons"));
+      for (size_t j = 0; j < back.shared.size(); ++j) {
+        const CsrView own = layer.own.view();
+        const int64_t row = j / layer.shared.size();
+        const int32_t id = layer.shared[j % layer.shared.size()];
+        const bool hidden = std::binary_search(own.begin(row), own.end(row), id);
+        Check(back.shared[j] == (hidden ? 0.0f : values.shared[j]),
+              shape.Name("Spread to shared neurons"));
+      }
+    }
+  }
+}
+
 void CheckLostLabels(const Shape& shape, const Layer& layer, const Values& logits,
                      const Csr& labels) {
   if (labels.ids.empty()) return;
@@ -1322,6 +1396,7 @@ void CheckAll() {
       CheckWrongViews(shape, layer);
       CheckProducts(shape, layer);
       CheckSoftmax(shape, layer, &source);
+      CheckSparseOutput(shape, layer, &source);
       CheckActiveTopK(shape, layer, &source);
       CheckRowAdam(shape, layer, &source);
       CheckAdagrad(shape, layer, &source);

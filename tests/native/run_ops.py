@@ -144,6 +144,17 @@ def run() -> dict[str, Array]:
         gradients = tape.gradient(target, wanted, out)
         for number, gradient in enumerate(gradients):
             results[f"{name}_gradient_{number}"] = tf.convert_to_tensor(gradient)
+    for kept in (True, False):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            thresholded = ops.ActiveLogits(*map(tf.nn.relu, logits))
+            sparse = ops.sparse_from_active(thresholded, active, UNITS, keep_zeros=kept)
+            after = ops.csr_mat_mul(sparse.values, ops.csr_from_sparse(sparse, UNITS), kernel)
+        name = "kept" if kept else "dropped"
+        results |= {f"{name}_indices": sparse.indices, f"{name}_values": sparse.values}
+        by_logits = tape.gradient(after, logits, x)
+        results[f"{name}_gradient"] = values_to_numpy(given["active"], by_logits)
+        results[f"{name}_after"] = after
     results["active_top_ids"], results["active_top_scores"] = ops.active_top_k(logits, active, 7)
     results["top_ids"], results["top_scores"] = ops.top_k(x, kernel, bias, 7)
 

@@ -223,6 +223,9 @@ SOUND = {
         "scale": tf.ones([ROWS]),
     },
     "active_top_k": lambda: {**ACTIVE_SETS, "k": 2},
+    "sparse_from_active": lambda: {**ACTIVE_SETS, "keep_zeros": True},
+    # Of the rows' 5 and 3 * 2 entries one is shared and own.
+    "active_from_sparse": lambda: {**ACTIVE_SETS, "entries": tf.ones([10]), "keep_zeros": True},
     "top_k": lambda: {"x": X, **layer(), "k": 2},
     "softmax_parts": lambda: SOUND["softmax_crossentropy"](),
     "softmax_gradient": lambda: {**SOUND["softmax_crossentropy"](), **TOTALS},
@@ -330,6 +333,8 @@ LISTS = [
     *((op, "label_splits", "label_ids", None, True) for op in SOFTMAX_OPS),
     ("scale_rows", "row_splits", None, None, False),
     ("active_top_k", "row_splits", "ids", None, True),
+    ("sparse_from_active", "row_splits", "ids", None, True),
+    ("active_from_sparse", "row_splits", "ids", None, True),
     ("full_crossentropy", "label_splits", "label_ids", UNITS, True),
     ("full_crossentropy_gradient", "label_splits", "label_ids", UNITS, True),
     ("canonical_labels", "row_splits", None, None, False),
@@ -392,6 +397,8 @@ def test_wrong_ids(op, splits, ids, units, strictly):
         ("transpose", "shared", UNITS),
         *((op, "shared", None) for op in SOFTMAX_OPS),
         ("active_top_k", "shared", None),
+        ("sparse_from_active", "shared", None),
+        ("active_from_sparse", "shared", None),
     ],
 )
 def test_wrong_shared_neurons(op, name, units):
@@ -423,6 +430,8 @@ def test_ids_that_fall_from_the_largest(op):
         ("row_gradient_adam", "shared_coef"),
         *((op, "shared_logits") for op in SOFTMAX_OPS),
         ("active_top_k", "shared_logits"),
+        ("sparse_from_active", "shared_logits"),
+        ("active_from_sparse", "shared_logits"),
     ],
 )
 @pytest.mark.parametrize(
@@ -442,10 +451,23 @@ def test_wrong_shapes_of_shared_values(op, name, shape):
     assert_refused(op, **{name: tf.ones(shape)})
 
 
-@pytest.mark.parametrize("op", [*SOFTMAX_OPS, "active_top_k", "log_shares"])
+@pytest.mark.parametrize(
+    "op", [*SOFTMAX_OPS, "active_top_k", "log_shares", "sparse_from_active", "active_from_sparse"]
+)
 def test_wrong_number_of_shared_neurons(op):
     for ids in ((), (2,), (2, 3, 4)):
         assert_refused(op, shared=int32(*ids))
+
+
+@pytest.mark.parametrize("keep_zeros", [True, False])
+def test_wrong_number_of_entries(keep_zeros):
+    zeros = {} if keep_zeros else {"logits": tf.zeros([NNZ])}
+    right = 10 if keep_zeros else 5
+    for number in (0, right - 1, right + 1):
+        message = assert_refused(
+            "active_from_sparse", entries=tf.ones([number]), keep_zeros=keep_zeros, **zeros
+        )
+        assert f"must be {right}; received {number}" in message
 
 
 # Active sets seen by neuron.

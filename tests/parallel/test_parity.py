@@ -13,6 +13,7 @@ CASES = {
         "tanh",
         "layers between",
         "dense input",
+        "many layers",
         "stock loss",
         "uniform",
         "lsh",

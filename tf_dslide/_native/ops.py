@@ -185,12 +185,15 @@ def select_from_tables(
     seed: int,
     from_start: bool = False,
     least_votes: int = 0,
+    by_code: bool = False,
 ) -> Csr:
     """Labels and the neurons most often found in the buckets, `hashed` in all.
 
     `excluded` are ids that only a label can bring in. A bucket of more than `bucket_size` neurons
     gives a window of them at a random place, or `from_start`. With `least_votes`, neurons found in
-    so many tables are taken as they come, the tables in a random order.
+    so many tables are taken as they come, the tables in a random order. With `by_code` rows of
+    equal codes and labels get equal neurons; otherwise each row has its own windows of long
+    buckets.
     """
     return Csr(
         *_ops.dslide_select_from_tables(
@@ -206,6 +209,7 @@ def select_from_tables(
             seed=seed,
             from_start=from_start,
             least_votes=least_votes,
+            by_code=by_code,
         )
     )
 
@@ -451,6 +455,20 @@ def scale_rows(values: ActiveLogits, row_splits: tf.Tensor, scale: tf.Tensor) ->
         values=values.own, row_splits=row_splits, shared_values=values.shared, scale=scale
     )
     return ActiveLogits(*scaled)
+
+
+def sparse_from_active(
+    values: ActiveLogits, active: ActiveSet, units: int, keep_zeros: bool = True
+) -> tf.SparseTensor:
+    """The values of active sets as a sparse matrix `(rows, units)`, in ascending order.
+
+    Without `keep_zeros` exact zeros are left out, and their gradient is 0.
+    """
+    indices, entries = _ops.dslide_sparse_from_active(
+        **_active_sets(values, active), keep_zeros=keep_zeros
+    )
+    rows = tf.shape(values.shared, tf.int64)[0]
+    return tf.SparseTensor(indices, entries, tf.stack([rows, units]))
 
 
 def active_top_k(logits: ActiveLogits, active: ActiveSet, k: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -778,6 +796,21 @@ def _active_logits_gradient(
         sums = _ops.dslide_entry_sums(**parts.inputs())
         gradients.append(RowSlices(sums, view.neurons, _variable_shape(op.inputs[7])))
     return gradients
+
+
+@tf.RegisterGradient("DslideSparseFromActive")
+def _sparse_from_active_gradient(op: tf.Operation, _: Any, upstream: tf.Tensor) -> list[Any]:
+    values, row_splits, ids, shared_values, shared = op.inputs
+    by_own, by_shared = _ops.dslide_active_from_sparse(
+        logits=values,
+        row_splits=row_splits,
+        ids=ids,
+        shared_logits=shared_values,
+        shared=shared,
+        entries=upstream,
+        keep_zeros=op.get_attr("keep_zeros"),
+    )
+    return [by_own, None, None, by_shared, None]
 
 
 @tf.RegisterGradient("DslideCsrMatMul")

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_dslide import (
     AllNeurons,
     DSlideDense,
+    DSlideHidden,
     LogUniformSampler,
     LshSampler,
     NDCGAtK,
@@ -115,9 +116,15 @@ def build(case, strategy, ranks):
     inputs = keras.Input((FEATURES,), sparse=case.get("sparse", True))
     activation = case.get("activation", "relu")
     x = SparseDense(case.get("hidden", 10), activation=activation, strategy=strategy)(inputs)
+    if case.get("second"):
+        x = SparseDense(case["second"], activation="relu", strategy=strategy)(x)
     if case.get("between"):
         x = keras.layers.Dense(7, activation="tanh")(x)
         x = keras.layers.Dropout(0.3, seed=5)(x)
+    if case.get("wide"):
+        # Every rank holds all of it.
+        x = DSlideHidden(case["wide"], sampler=case["wide_sampler"])(x)
+        x = SparseDense(6, activation="relu", strategy=strategy)(x)
     output = DSlideDense(
         case["units"], sampler=sampler, strategy=strategy, use_bias=case.get("bias", True)
     )
@@ -219,6 +226,15 @@ CASES = {
     "tanh": {"sampler": AllNeurons, "units": 23, "activation": "tanh"},
     "softmax inside": {"sampler": AllNeurons, "units": 23, "activation": "softmax"},
     "layers between": {"sampler": AllNeurons, "units": 23, "between": True},
+    "two split layers": {"sampler": AllNeurons, "units": 23, "second": 5},
+    "many layers": {
+        "sampler": AllNeurons,
+        "units": 23,
+        "second": 8,
+        "between": True,
+        "wide": 300,
+        "wide_sampler": LshSampler(SimHash(3, tables=4), 50, random=0.1),
+    },
     "dense input": {"sampler": AllNeurons, "units": 23, "sparse": False},
     "stock loss": {"sampler": AllNeurons, "units": 23, "loss": stock_loss, "thorough": True},
     "uniform": {"sampler": lambda: UniformSampler(8), "units": 41},
