@@ -50,6 +50,7 @@ class Settings:
     active: int | None
     train_rows: int | None
     test_rows: int
+    tf_idf: bool
     seed: int
     limit: float
 
@@ -140,6 +141,8 @@ def compare(settings: Settings, ranks: int, hosts: Sequence[str]) -> int:
         if any(network != LOCAL for network in settings.networks):
             require()
         split = datasets.load(settings.data, settings.seed, settings.train_rows, settings.test_rows)
+        if settings.tf_idf:
+            split = datasets.weighed(split)
     except (OSError, ValueError, ClusterError) as error:
         print(f"compare.py: {error}", file=sys.stderr)
         return 2
@@ -255,6 +258,7 @@ def main(
     active: Annotated[int | None, typer.Option(min=1, help="a tenth of the labels, 3000")] = None,
     train_rows: Annotated[int | None, typer.Option(min=1, help="use the first ones only")] = None,
     test_rows: Annotated[int, typer.Option(min=1, help="evaluate the first ones only")] = 5000,
+    tf_idf: Annotated[bool, typer.Option(help="weigh the features, which are counts")] = False,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     limit: Annotated[float, typer.Option(min=1, help="seconds of a method, all in all")] = 3600.0,
 ) -> None:
@@ -281,6 +285,7 @@ def main(
         active=active,
         train_rows=train_rows,
         test_rows=test_rows,
+        tf_idf=tf_idf,
         seed=seed,
         limit=limit,
     )

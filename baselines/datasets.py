@@ -11,6 +11,7 @@ from tf_dslide.data import (
     read_skip_gram,
     read_xmc,
     save_dataset,
+    tf_idf,
 )
 
 SKIP_GRAM = "skipgram:"
@@ -67,6 +68,16 @@ def load(where: str, seed: int, train_rows: int | None, test_rows: int) -> Split
             "comparison needs some of both"
         )
     return split._replace(train=train, test=test.take(slice(test_rows)))
+
+
+def weighed(split: Split) -> Split:
+    """The same data with TF-IDF features.
+
+    Raises:
+        ValueError: The features are no counts.
+    """
+    train, test = tf_idf(split.train, split.test)
+    return split._replace(train=train, test=test, source=f"{split.source}, TF-IDF of its counts")
 
 
 def store(split: Split, folder: Path) -> Stored:

@@ -57,6 +57,18 @@ METHODS = {
         True,
         settings={**_SPARSE, "negatives": "LSH, the batch, and its labels"},
     ),
+    "dslide-linear": Kind(
+        "D-SLIDE, linear, features as buckets",
+        ("linear", "DSlideLinear"),
+        False,
+        learning_rate=1.0,
+        settings={
+            "optimizer": "SparseAdagrad",
+            "loss": "one against all",
+            "hidden layer": "none",
+            "active": "50 and the labels",
+        },
+    ),
     "horovod-dense": Kind(
         "Horovod, dense softmax",
         ("horovod_dense", "HorovodDense"),

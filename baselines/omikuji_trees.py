@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from baselines.training import Method, Session, hits_of, precisions_of
+from baselines.training import Hits, Method, Session, worth_of
 from tf_dslide.data import write_xmc
 
 TREES = 3
@@ -68,4 +68,5 @@ class Omikuji(Method):
             )
             found = [label for label, _ in model.predict(pairs, beam_size=10, top_k=5)]
             best[row, : len(found)] = found
-        return precisions_of(hits_of(session.test, best), session.test.num_samples)
+        hits = Hits.of(session.test, best, worth_of(session.train))
+        return hits.precisions(session.test.num_samples)

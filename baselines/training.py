@@ -121,38 +121,71 @@ class StepMethod(Method):
         record_steps(session, clock, per_epoch)
 
     def precisions(self, session: Session) -> dict[str, float]:
-        """P@1, P@3 and P@5 of the test rows."""
+        """P@1, P@3, P@5 and PSP@5 of the test rows."""
         ranks, test = session.ranks, session.test
         part = test
         if not self.scores_together:
             part = test.take(np.arange(ranks.rank, test.num_samples, ranks.size))
-        hits = np.zeros(len(_CUTS))
+        worth, hits = worth_of(session.train), Hits()
         for begin in range(0, part.num_samples, _ROWS_AT_ONCE):
-            hits += self._hits(part.take(slice(begin, begin + _ROWS_AT_ONCE)))
+            hits += self._hits(part.take(slice(begin, begin + _ROWS_AT_ONCE)), worth)
         if not self.scores_together:
-            hits = np.sum(ranks.gathered(hits), axis=0)
-        return precisions_of(hits, test.num_samples)
+            hits = sum(ranks.gathered(hits), Hits())
+        return hits.precisions(test.num_samples)
 
-    def _hits(self, data: Dataset) -> np.ndarray:
+    def _hits(self, data: Dataset, worth: np.ndarray) -> "Hits":
         from tf_dslide.data import to_sparse_tensor
 
         best = self.best(to_sparse_tensor(data.features), min(max(_CUTS), data.num_labels))
-        return hits_of(data, best)
+        return Hits.of(data, best, worth)
 
 
-def hits_of(data: Dataset, best: np.ndarray) -> np.ndarray:
-    """How many of the first 1, 3 and 5 of `best` `(rows, k)` are true labels, over all rows.
+def worth_of(train: Dataset) -> np.ndarray:
+    """What a hit of each label counts in propensity-scored precision, `(labels,)`."""
+    from tf_dslide import propensities
 
-    Ids below 0 stand for none.
+    return 1 / propensities(train.label_counts, train.num_samples)
+
+
+@dataclass
+class Hits:
+    """True labels among the best ones of some rows; of several parts they add up.
+
+    Attributes:
+        counts: How many of the first 1, 3 and 5 are true.
+        worth: What those among the first 5 count by their propensity.
+        most_worth: What they could count at most.
     """
-    rows = np.arange(data.num_samples)[:, None]
-    found = np.asarray(data.labels[rows, np.maximum(best, 0)].todense()) * (best >= 0)
-    return np.array([found[:, :k].sum() for k in _CUTS])
 
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(len(_CUTS)))
+    worth: float = 0.0
+    most_worth: float = 0.0
 
-def precisions_of(hits: np.ndarray, rows: int) -> dict[str, float]:
-    """Fractions of 1, by the record's names."""
-    return {f"p{k}": float(hit / (rows * k)) for k, hit in zip(_CUTS, hits, strict=True)}
+    @classmethod
+    def of(cls, data: Dataset, best: np.ndarray, worth: np.ndarray) -> "Hits":
+        """Those of `best` `(rows, k)`, whose ids below 0 stand for none."""
+        rows, last = np.arange(data.num_samples)[:, None], max(_CUTS)
+        found = np.asarray(data.labels[rows, np.maximum(best, 0)].todense()) * (best >= 0)
+        worths = (found * worth[np.maximum(best, 0)])[:, :last].sum()
+        ends = zip(data.labels.indptr, data.labels.indptr[1:], strict=False)
+        most = sum(
+            np.sort(worth[data.labels.indices[begin:end]])[-last:].sum() for begin, end in ends
+        )
+        return cls(np.array([found[:, :k].sum() for k in _CUTS]), float(worths), float(most))
+
+    def __add__(self, other: "Hits") -> "Hits":
+        return Hits(
+            self.counts + other.counts,
+            self.worth + other.worth,
+            self.most_worth + other.most_worth,
+        )
+
+    def precisions(self, rows: int) -> dict[str, float]:
+        """Fractions of 1, by the record's names."""
+        plain = {
+            f"p{k}": float(count / (rows * k)) for k, count in zip(_CUTS, self.counts, strict=True)
+        }
+        return plain | {"psp5": self.worth / self.most_worth if self.most_worth else 0.0}
 
 
 def steps_per_epoch(train: Dataset, task: Task) -> int:

@@ -258,7 +258,7 @@ class Step:
             neurons=self.view.neurons.shape[0],
             tables=len(pointers),
             buckets=selector._hash.buckets,
-            products=selector._hash._index.size,
+            products=selector._hash._numbers[0].size,
             votes=int(np.minimum(found, self.output.sampler.bucket_size).sum()),
         )
 

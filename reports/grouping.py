@@ -11,6 +11,7 @@ MANY_PROCESSES = (DSLIDE, "horovod-")
 TITLES = {
     "dslide-lsh": "D-SLIDE, LSH per sample",
     "dslide-shared": "D-SLIDE, shared LSH",
+    "dslide-linear": "D-SLIDE, linear",
     "horovod-dense": "Horovod dense",
     "horovod-sampled": "Horovod sampled",
     "tf-dense": "TensorFlow dense",

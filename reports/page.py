@@ -22,8 +22,8 @@ RUNS = ["label", "data", "network", "status", "message", "started", "seconds", "
 SPEED = ["label", "network", "status", "gpu", "samples_per_second", "median_step_seconds"]
 SPEED += ["epoch_seconds", "epoch_measured", "bytes_per_rank_and_step", "bytes_source"]
 SPEED += ["seconds_computing", "seconds_waiting", "peak_mb", "source"]
-ACCURACY = ["label", "network", "status", "best_p1", "p3", "p5", "train_seconds", "epoch"]
-ACCURACY += ["last_p1", "evaluated", "source"]
+ACCURACY = ["label", "network", "status", "best_p1", "p3", "p5", "psp5", "train_seconds"]
+ACCURACY += ["epoch", "last_p1", "evaluated", "source"]
 # What a comparison is about stands first: on a phone the rest is out of sight.
 SPEEDUPS = ["label", "against", "speedup", "network", "samples_per_second"]
 SPEEDUPS += ["basis_samples_per_second", "note", "source"]

@@ -114,6 +114,7 @@ class RunWriter:
         p1: float | None = None,
         p3: float | None = None,
         p5: float | None = None,
+        psp5: float | None = None,
         evaluation_seconds: float | None = None,
     ) -> None:
         """Writes accuracy and loss after some training. A loss that is not finite becomes null."""

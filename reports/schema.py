@@ -101,6 +101,9 @@ class Measure:
     p1: Annotated[float | None, About("fraction", "Precision at 1 on test data.", high=1)] = None
     p3: Annotated[float | None, About("fraction", "Precision at 3 on test data.", high=1)] = None
     p5: Annotated[float | None, About("fraction", "Precision at 5 on test data.", high=1)] = None
+    psp5: Annotated[
+        float | None, About("fraction", "Propensity-scored precision at 5 on test data.", high=1)
+    ] = None
     evaluation_seconds: Annotated[
         float | None, About("seconds", "Duration of this evaluation, not in train_seconds.")
     ] = None

@@ -45,6 +45,7 @@ ACCURACY = [
     "best_p1",
     "p3",
     "p5",
+    "psp5",
     "train_seconds",
     "epoch",
     "last_p1",
@@ -127,6 +128,7 @@ def accuracy_table(records: Sequence[Record]) -> pd.DataFrame:
                 "best_p1": best.p1 if best else None,
                 "p3": best.p3 if best else None,
                 "p5": best.p5 if best else None,
+                "psp5": best.psp5 if best else None,
                 "train_seconds": best.train_seconds if best else None,
                 "epoch": best.epoch if best else None,
                 "last_p1": last.p1 if last else None,
@@ -141,7 +143,7 @@ def accuracy_table(records: Sequence[Record]) -> pd.DataFrame:
 
 def curves_table(records: Sequence[Record]) -> pd.DataFrame:
     """One row an evaluation: all measures of all runs."""
-    fields = ("epoch", "step", "samples", "train_seconds", "loss", "p1", "p3", "p5")
+    fields = ("epoch", "step", "samples", "train_seconds", "loss", "p1", "p3", "p5", "psp5")
     columns = ["method", "data", "network", "ranks", *fields, "evaluation_seconds", "source"]
     rows = []
     for record in in_order(records):

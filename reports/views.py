@@ -79,6 +79,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str] | None]] = {
     "points": ("Difference, points", formats.points),
     "p3": ("P@3", formats.fraction),
     "p5": ("P@5", formats.fraction),
+    "psp5": ("PSP@5", formats.fraction),
     "train_seconds": ("After training for", formats.seconds),
     "within_seconds": ("Within", formats.seconds),
     "epoch": ("Epochs", formats.number),

@@ -154,6 +154,44 @@ def dwta_joined_codes(x: Array, index: Array, tables: int) -> Array:
     return joined
 
 
+def top_set(x: Array, top: int) -> Array:
+    """The `top` largest coordinates of a vector among those above 0, the lower first of equals."""
+    order = np.argsort(-x, kind="stable")
+    return np.sort([i for i in order[:top] if x[i] > 0]).astype(np.int64)
+
+
+def min_hashes(members: Array, place: Array, bins: int, count: int) -> Array:
+    """The first `count` densified hashes `(count,)` of a set that is not empty.
+
+    A permutation has `bins` bins of it; a hash is the place of the bin's first member, or of that
+    of the first bin of `borrowing_order` that has one.
+    """
+    dim = place.shape[1]
+    hashes = np.zeros(count, np.int64)
+    for number in range(count):
+        places = np.sort(place[number // bins, members])
+        firsts = {int(p) * bins // dim: int(p) for p in places[::-1]}
+        asked = [number % bins] + [(mix(number, a) * bins) >> 64 for a in range(1, 64)]
+        asked += [(number + step) % bins for step in range(1, bins + 1)]
+        hashes[number] = next(firsts[b] for b in asked if b in firsts)
+    return hashes
+
+
+def min_hash_codes(x: Array, place: Array, top: int, k: int, bins: int, bits: int) -> Array:
+    """Codes of one vector `(tables,)` from `k` hashes each; 0 for the empty set."""
+    members = top_set(x, top)
+    tables = len(place) * bins // k
+    if len(members) == 0:
+        return np.zeros(tables, np.int64)
+    codes = []
+    for hashes in min_hashes(members, place, bins, tables * k).reshape(tables, k):
+        mixed = 0
+        for value in hashes:
+            mixed = mix(mixed, int(value))
+        codes.append(mixed >> (64 - bits) if bits else 0)
+    return np.array(codes)
+
+
 def build_tables(codes: Array, buckets: int) -> tuple[Array, Array]:
     """`bucket_ptr (tables, buckets + 1)`, and `neuron_ids (tables, n)` that ascend in a bucket."""
     n, tables = codes.shape

@@ -1,6 +1,7 @@
 """Checks of arguments that several modules share."""
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -13,3 +14,10 @@ def require_positive(name: str, value: Any) -> int:
     if number < 1:
         raise ValueError(f"`{name}` must be a positive integer; received {value!r}")
     return number
+
+
+def require_one_of(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Returns `value`, or raises an error that names the argument, the value and the choices."""
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {list(choices)}; received {value!r}")
+    return str(value)

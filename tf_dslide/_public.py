@@ -3,10 +3,12 @@
 from tf_dslide._native import build_info
 from tf_dslide.centroids import start_from_centroids
 from tf_dslide.constraints import UnitRows
-from tf_dslide.hashing import DWTA, HashFamily, Learned, SimHash
+from tf_dslide.hashing import DWTA, WTA, HashFamily, Learned, MinHash, SimHash
+from tf_dslide.hidden import DSlideHidden
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
-from tf_dslide.losses import SlideCrossentropy
+from tf_dslide.linear import DSlideLinear
+from tf_dslide.losses import SlideBinaryCrossentropy, SlideCrossentropy
 from tf_dslide.metrics import (
     NDCGAtK,
     PrecisionAtK,
@@ -25,19 +27,24 @@ from tf_dslide.samplers import (
 
 __all__ = [
     "DWTA",
+    "WTA",
     "AllNeurons",
     "DSlideDense",
+    "DSlideHidden",
+    "DSlideLinear",
     "HashFamily",
     "LabelPrior",
     "Learned",
     "LogUniformSampler",
     "LshSampler",
+    "MinHash",
     "NDCGAtK",
     "PrecisionAtK",
     "PropensityScoredPrecisionAtK",
     "Sampler",
     "SharedLshSampler",
     "SimHash",
+    "SlideBinaryCrossentropy",
     "SlideCrossentropy",
     "SparseAdagrad",
     "SparseAdam",

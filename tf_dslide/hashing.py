@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tf_dslide._checks import require_positive
@@ -22,6 +21,11 @@ _NEURONS_TO_LEARN_FROM = 8192
 
 def _address_bits(units: int) -> int:
     return min(_MOST_ADDRESS_BITS, max(1, round(math.log2(max(2, units / _TYPICAL_BUCKET)))))
+
+
+def _check_address_bits(address_bits: int) -> None:
+    if require_positive("address_bits", address_bits) > 24:
+        raise ValueError(f"`address_bits` must be in 1..24; received {address_bits!r}")
 
 
 class HashFamily:
@@ -61,6 +65,30 @@ class HashFamily:
             tf.errors.InvalidArgumentError: A vector holds NaN or infinity; the message says where.
         """
         raise NotImplementedError
+
+    def draw(self, generation: tf.Tensor | int) -> tuple[tf.Tensor, ...]:
+        """The random numbers behind the hash functions, others for each generation.
+
+        Families without them cannot be used with `rehash_every`.
+
+        Args:
+            generation: `() int64`. Those of `build` are generation 0.
+        """
+        raise NotImplementedError
+
+    def _draw_first(self) -> None:
+        with tf.init_scope():
+            self._numbers: tuple[Any, ...] = tuple(t.numpy() for t in self.draw(0))
+
+    def make_redrawable(self) -> None:
+        """Lets `redraw` follow, inside a graph too; after `build`."""
+        with tf.init_scope():
+            self._numbers = tuple(tf.Variable(n, trainable=False) for n in self._numbers)
+
+    def redraw(self, generation: tf.Tensor | int) -> None:
+        """Puts the hash functions of another generation in place of those in use."""
+        for variable, numbers in zip(self._numbers, self.draw(generation), strict=True):
+            variable.assign(numbers)
 
     #: Whether `learn` does anything.
     learns = False
@@ -147,25 +175,84 @@ class SimHash(HashFamily):
     def build(self, dim: int, units: int) -> None:
         """Draws the projections."""
         self._built_bits = self.bits or _address_bits(units)
-        nonzeros = min(dim, max(16, math.ceil(self.density * dim)))
-        with tf.init_scope():
-            index, value = ops.sim_hash_parameters(
-                self.seed, dim, self._built_bits * self.tables, nonzeros
-            )
-            self._index: np.ndarray = index.numpy()
-            self._value: np.ndarray = value.numpy()
+        self._dim = dim
+        self._draw_first()
+
+    def draw(self, generation: tf.Tensor | int) -> tuple[tf.Tensor, ...]:
+        """Coordinates and weights of the projections."""
+        nonzeros = min(self._dim, max(16, math.ceil(self.density * self._dim)))
+        return ops.sim_hash_parameters(
+            self.seed, self._dim, self._built_bits * self.tables, nonzeros, generation
+        )
 
     def codes(self, x: tf.Tensor) -> tf.Tensor:
         """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
-        return ops.sim_hash_codes(x, self._index, self._value, self._built_bits, self.tables)
+        index, value = self._numbers
+        return ops.sim_hash_codes(x, index, value, self._built_bits, self.tables)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this family again."""
         return {"bits": self.bits, "density": self.density, **super().get_config()}
 
 
+class _WinnerTakeAll(HashFamily):
+    """What WTA and DWTA share: bins, and where the largest coordinate of each is."""
+
+    def __init__(
+        self,
+        bins: int | None = None,
+        tables: int = 50,
+        bin_size: int = 8,
+        address_bits: int = _MOST_ADDRESS_BITS,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(tables, seed)
+        if bins is not None:
+            require_positive("bins", bins)
+        if require_positive("bin_size", bin_size) < 2 or bin_size & (bin_size - 1):
+            raise ValueError(f"`bin_size` must be a power of two from 2 on; received {bin_size!r}")
+        _check_address_bits(address_bits)
+        if bins is not None and bins * (bin_size.bit_length() - 1) > 60:
+            raise ValueError(
+                f"the codes of a table's bins must fit 60 bits; received bins={bins} of "
+                f"{bin_size.bit_length() - 1} bits each"
+            )
+        self.bins = bins
+        self.bin_size = bin_size
+        self.address_bits = address_bits
+        self._built_bits = 0
+
+    @property
+    def buckets(self) -> int:
+        """`2 ** min(address_bits, bins * log2(bin_size))`."""
+        return 1 << self._built_bits
+
+    def build(self, dim: int, units: int) -> None:
+        """Draws the bins."""
+        self._dim = dim
+        self._built_size = min(self.bin_size, 1 << (dim.bit_length() - 1))
+        bits_per_bin = self._built_size.bit_length() - 1
+        self._built_bins = self.bins or max(1, -(-_address_bits(units) // max(1, bits_per_bin)))
+        self._built_bits = min(self.address_bits, self._built_bins * bits_per_bin)
+        self._draw_first()
+
+    def draw(self, generation: tf.Tensor | int) -> tuple[tf.Tensor, ...]:
+        """Coordinates of the bins."""
+        bins = self._built_bins * self.tables
+        return (ops.dwta_parameters(self.seed, self._dim, bins, self._built_size, generation),)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this family again."""
+        return {
+            "bins": self.bins,
+            "bin_size": self.bin_size,
+            "address_bits": self.address_bits,
+            **super().get_config(),
+        }
+
+
 @keras.saving.register_keras_serializable(package="tf_dslide")
-class DWTA(HashFamily):
+class DWTA(_WinnerTakeAll):
     """Densified winner-take-all hashing.
 
     A bin looks at a few random coordinates; its code is the place of the largest. The order of
@@ -195,56 +282,148 @@ class DWTA(HashFamily):
     (True, 64)
     """
 
+    def codes(self, x: tf.Tensor) -> tf.Tensor:
+        """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
+        return ops.dwta_codes(x, self._numbers[0], self.tables, self._built_bits)
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class WTA(_WinnerTakeAll):
+    """Winner-take-all hashing (Yagnik et al., ICCV 2011).
+
+    A bin looks at a few random coordinates; its code is the place of the largest, the first of
+    equals. The order of coordinates counts, not their size: two vectors agree in a bin of
+    `bin_size` with the probability that one coordinate is the largest in both (equation 7 there;
+    for two coordinates `(1 + tau) / 2` with Kendall's rank correlation tau). Meant for dense
+    vectors. In sparse ones most bins see zeros alone and give the code 0: take `DWTA`, which is the
+    same where no bin is empty.
+
+    Args:
+        bins: Bins that one table joins, K in the literature. `None` chooses by the number of
+            neurons, so that a bucket holds about 64 of them.
+        tables: Number of tables.
+        bin_size: Coordinates of a bin, a power of two; the largest power of two that fits is used
+            for shorter vectors. Each bin gives `log2(bin_size)` bits.
+        address_bits: Codes longer than this are folded to so many bits.
+        seed: Integer that fixes the bins.
+
+    Memory and time: `bins * tables * bin_size` comparisons a vector.
+
+    Example:
+    >>> import numpy as np
+    >>> from tf_dslide import WTA
+    >>> hash = WTA(bins=2, tables=3)
+    >>> hash.build(dim=16, units=1000)
+    >>> x = np.random.default_rng(0).normal(size=(1, 16)).astype("float32")
+    >>> codes = hash.codes(np.concatenate([x, np.exp(x)]))  # the order is the same
+    >>> bool((codes[0] == codes[1]).numpy().all()), hash.buckets
+    (True, 64)
+    """
+
+    def codes(self, x: tf.Tensor) -> tf.Tensor:
+        """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
+        return ops.wta_codes(x, self._numbers[0], self.tables, self._built_bits)
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class MinHash(HashFamily):
+    """MinHash of the largest coordinates, by densified one-permutation hashing (DOPH).
+
+    A vector stands for a set: its `top` largest coordinates among those above 0 (all of them where
+    a ReLU left fewer; the lower coordinate first of equals). Two vectors agree in one bin with the
+    probability of their sets' Jaccard similarity, `|A & B| / |A | B|`. One random permutation of
+    the coordinates, cut into bins, gives a hash a bin: the member that comes first in it. An empty
+    bin borrows from another one that it draws at random until it meets a full one (optimal
+    densification, Shrivastava, ICML 2017), which keeps that probability. A permutation
+    is cut into `top / 2` bins, and more permutations are drawn where the tables need more bins:
+    hashes of fewer members than bins would repeat each other. SLIDE (arXiv 1903.03129)
+    binarises dense vectors in the same way.
+
+    A vector without coordinates above 0 has the code 0 in all tables.
+
+    Args:
+        bins: Bins that one table joins, K in the literature. `None` chooses by the number of
+            neurons, so that a bucket holds about 64 of them.
+        tables: Number of tables.
+        top: Members of a set at most. `None` is a quarter of the coordinates.
+        address_bits: A table has `2 ** address_bits` buckets, to which its bins are mixed. `None`
+            chooses by the number of neurons as for `bins`.
+        seed: Integer that fixes the permutations.
+
+    Memory: 4 bytes a coordinate and permutation, of which there are `2 * bins * tables / top`. Time
+    a vector: about `2 * dim + 4 * bins * tables` simple steps.
+
+    Example:
+    >>> import numpy as np
+    >>> from tf_dslide import MinHash
+    >>> hash = MinHash(bins=2, tables=3, top=4)
+    >>> hash.build(dim=16, units=1000)
+    >>> x = np.arange(16, dtype="float32")[None]
+    >>> codes = hash.codes(np.concatenate([x, x**2]))  # the same four are the largest
+    >>> bool((codes[0] == codes[1]).numpy().all()), hash.buckets
+    (True, 16)
+    """
+
     def __init__(
         self,
         bins: int | None = None,
         tables: int = 50,
-        bin_size: int = 8,
-        address_bits: int = _MOST_ADDRESS_BITS,
+        top: int | None = None,
+        address_bits: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(tables, seed)
         if bins is not None:
             require_positive("bins", bins)
-        if require_positive("bin_size", bin_size) < 2 or bin_size & (bin_size - 1):
-            raise ValueError(f"`bin_size` must be a power of two from 2 on; received {bin_size!r}")
-        if require_positive("address_bits", address_bits) > 24:
-            raise ValueError(f"`address_bits` must be in 1..24; received {address_bits!r}")
-        if bins is not None and bins * (bin_size.bit_length() - 1) > 60:
-            raise ValueError(
-                f"the codes of a table's bins must fit 60 bits; received bins={bins} of "
-                f"{bin_size.bit_length() - 1} bits each"
-            )
+        if top is not None:
+            require_positive("top", top)
+        if address_bits is not None:
+            _check_address_bits(address_bits)
         self.bins = bins
-        self.bin_size = bin_size
+        self.top = top
         self.address_bits = address_bits
         self._built_bits = 0
 
     @property
     def buckets(self) -> int:
-        """`2 ** min(address_bits, bins * log2(bin_size))`."""
+        """`2 ** address_bits`."""
         return 1 << self._built_bits
 
     def build(self, dim: int, units: int) -> None:
-        """Draws the bins."""
-        size = min(self.bin_size, 1 << (dim.bit_length() - 1))
-        bits_per_bin = size.bit_length() - 1
-        bins = self.bins or max(1, -(-_address_bits(units) // max(1, bits_per_bin)))
-        self._built_bits = min(self.address_bits, bins * bits_per_bin)
-        with tf.init_scope():
-            self._index: np.ndarray = ops.dwta_parameters(
-                self.seed, dim, bins * self.tables, size
-            ).numpy()
+        """Draws the permutations."""
+        self._built_bits = self.address_bits or _address_bits(units)
+        self._built_top = min(dim, self.top or max(1, dim // 4))
+        # Sets of `top` members at random have about this Jaccard similarity: so often do two
+        # neurons with nothing in common agree in a bin.
+        by_chance = self._built_top / (2 * dim - self._built_top)
+        self._built_bins = self.bins or math.ceil(self._built_bits / max(1, -math.log2(by_chance)))
+        bins = self._built_bins * self.tables
+        self._bins_per_permutation = min(bins, max(1, self._built_top // 2))
+        self._dim = dim
+        self._draw_first()
+
+    def draw(self, generation: tf.Tensor | int) -> tuple[tf.Tensor, ...]:
+        """The permutations."""
+        permutations = -(-self._built_bins * self.tables // self._bins_per_permutation)
+        return (ops.min_hash_parameters(self.seed, self._dim, permutations, generation),)
 
     def codes(self, x: tf.Tensor) -> tf.Tensor:
         """Hashes `x`, `(n, dim) float32`; see `HashFamily.codes`."""
-        return ops.dwta_codes(x, self._index, self.tables, self._built_bits)
+        return ops.min_hash_codes(
+            x,
+            self._numbers[0],
+            top=self._built_top,
+            bins_per_table=self._built_bins,
+            tables=self.tables,
+            bins_per_permutation=self._bins_per_permutation,
+            address_bits=self._built_bits,
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this family again."""
         return {
             "bins": self.bins,
-            "bin_size": self.bin_size,
+            "top": self.top,
             "address_bits": self.address_bits,
             **super().get_config(),
         }

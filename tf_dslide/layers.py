@@ -182,7 +182,8 @@ class SparseDense(_RowLayer):
 
     `output = activation(input @ kernel + bias)`. With a `tf.SparseTensor` the work and the gradient
     depend on the number of non-zeros, not on the width: the gradient of `kernel` is a
-    `tf.IndexedSlices` with distinct rows. A dense tensor works as in `keras.layers.Dense`.
+    `tf.IndexedSlices` with distinct rows. What is sparse may be the activations of a `DSlideHidden`
+    too: the gradient goes on to the values. A dense tensor works as in `keras.layers.Dense`.
 
     Args:
         units: Width of the output.
@@ -235,6 +236,8 @@ class SparseDense(_RowLayer):
         if isinstance(inputs, tf.SparseTensor):
             # SciPy's matrices need not have ascending features; costs one look if they do.
             inputs = tf.sparse.reorder(tf.cast(inputs, tf.float32))
+            if self._split is not None:
+                inputs = inputs.with_values(self._split.enter(inputs.values))
             rows = ops.csr_from_sparse(inputs, self.kernel.shape[0])
             outputs = ops.csr_mat_mul(inputs.values, rows, self.kernel)
             width = self.kernel.shape[1]
@@ -242,6 +245,8 @@ class SparseDense(_RowLayer):
             if self.bias is not None:
                 outputs = keras.ops.add(outputs, self.bias)
         else:
+            if self._split is not None:
+                inputs = self._split.enter(inputs)
             outputs = _product(inputs, self.kernel, self.bias)
         if self._split is None:
             return self.activation(outputs)
@@ -271,64 +276,14 @@ class SparseDense(_RowLayer):
         return whole if alone else self.activation(whole)
 
 
-@keras.saving.register_keras_serializable(package="tf_dslide")
-class DSlideDense(_RowLayer):
-    """A `Dense` layer for very many classes that computes only the neurons hashing picks.
-
-    Called on `(batch, d)` it returns `(batch, units)` logits exactly as `Dense(units)` does, and
-    any Keras loss or metric works on them, at dense cost. `SlideCrossentropy` and the metrics of
-    this package do not look at those logits: they compute what they need from the layer's input,
-    and inside `fit` and `evaluate` nothing of size `(batch, units)` ever exists. Training then
-    costs as much as the active neurons do (SLIDE, arXiv 1903.03129; D-SLIDE, arXiv 2201.12667,
-    section 3).
-
-    Called eagerly, outside `tf.function`, TensorFlow computes the dense logits although nobody
-    needs them; the layer warns once. Wrap a custom training step in `tf.function`.
-
-    Args:
-        units: Number of classes.
-        sampler: Chooses the neurons that take part in a training step: a sampler of this package,
-            its name, or `None` for `SharedLshSampler()`.
-        activation: As in `Dense`. With an activation other than `None` or `"softmax"` the losses
-            and metrics of this package treat the output as any other tensor, at dense cost.
-        use_bias: As in `Dense`.
-        kernel_initializer: As in `Dense`.
-        bias_initializer: As in `Dense`.
-        kernel_regularizer: As in `Dense`, at the cost of all weights a step.
-        bias_regularizer: As in `Dense`.
-        activity_regularizer: As in `Dense`, at dense cost.
-        kernel_constraint: As in `Dense`, at the cost of all weights a step, but for `UnitRows`.
-        bias_constraint: As in `Dense`.
-        strategy: An `MPIModelParallel` that splits the classes over ranks.
-        **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
-
-    Input: `(batch, ..., d)`. Output: `(batch, ..., units)`.
-
-    Randomness: `sampler` and its hash family have seeds; the result does not depend on the number
-        of
-    threads. Memory: `kernel` `(units, d)` (a neuron is one contiguous row), and the sampler's
-    tables.
-
-    Raises:
-        ValueError: `units` is not positive, or the last axis of the input is unknown or empty.
-        tf.errors.InvalidArgumentError: Inputs of the loss or weights at a rebuild are not finite.
-
-    Example:
-    >>> import keras, numpy as np
-    >>> from tf_dslide import DSlideDense, SlideCrossentropy, SparseAdam
-    >>> model = keras.Sequential([keras.Input((16,)), DSlideDense(1000)])
-    >>> model.compile(SparseAdam(), SlideCrossentropy())
-    >>> x, y = np.ones((8, 16), "float32"), np.arange(8)
-    >>> history = model.fit(x, y, verbose=0)
-    >>> model.predict(x, verbose=0).shape
-    (8, 1000)
-    """
+class HashedLayer(_RowLayer):
+    """What the layers share whose neurons a sampler picks: its state, its schedule, saving."""
 
     def __init__(
-        self, units: int, sampler: Any = None, activation: Any = None, **kwargs: Any
+        self, units: int, sampler: samplers.Sampler, activation: Any = None, **kwargs: Any
     ) -> None:
         super().__init__(units, activation=activation, **kwargs)
-        self.sampler = samplers.get(sampler)
+        self.sampler = sampler
         self._weights_at_work: lazy.Weights | None = None
 
     def build(self, input_shape: Any) -> None:
@@ -366,15 +321,137 @@ class DSlideDense(_RowLayer):
         self.kernel.assign = assign_and_invalidate
 
     @property
-    def units_here(self) -> tuple[int, int]:
-        """First unit that `kernel` holds, and one past its last: all, unless ranks share them."""
-        return (0, self.units) if self._split is None else (self._split.begin, self._split.end)
-
-    @property
     def _at_work(self) -> lazy.Weights:
         if self._weights_at_work is None:
             raise ValueError(f"{self.name} is not built: call it on an input first")
         return self._weights_at_work
+
+    def rebuild(self) -> None:
+        """Rebuilds the sampler's hash tables from the weights now.
+
+        Training does so on schedule, and before the next use of weights that were replaced.
+
+        Raises:
+            tf.errors.InvalidArgumentError: A weight is NaN or infinite; names neuron and value.
+        """
+        at_work = self._at_work
+        if at_work.selector is not None:
+            at_work.selector.rebuild(at_work.kernel, at_work.bias, at_work.step)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the weights, the sampler's schedule and what it learned.
+
+        Tables are rebuilt on load.
+        """
+        super().save_own_variables(store)
+        at_work = self._at_work
+        state = at_work.selector.get_state() if at_work.selector else []
+        store["sampler_schedule"] = np.array([int(at_work.step), *state], np.int64)
+        for name, variable in self._learned().items():
+            store[name] = variable.numpy()
+
+    def _learned(self) -> dict[str, tf.Variable]:
+        """What the sampler learned, by its name in files."""
+        selector = self._at_work.selector
+        return {} if selector is None else {f"sampler_{k}": v for k, v in selector.learned.items()}
+
+    def load_own_variables(self, store: Any) -> None:
+        """Restores what `save_own_variables` saved.
+
+        Raises:
+            ValueError: The file was not written by a layer of this version and sampler.
+        """
+        names = [str(i) for i in range(len(self.weights))]
+        learned = self._learned()
+        missing = [name for name in (*names, "sampler_schedule", *learned) if name not in store]
+        if missing:
+            hash_family = getattr(self.sampler, "hash", None)
+            raise ValueError(
+                f"the saved weights of {self.name} lack {missing}: they were not written by a "
+                f"{type(self).__name__} of this version of tf_dslide (format {FORMAT}) with "
+                f"use_bias={self.use_bias}"
+                + (f" and hash={type(hash_family).__name__}" if learned else "")
+            )
+        super().load_own_variables({name: store[name] for name in names})
+        step, *state = (int(value) for value in np.asarray(store["sampler_schedule"]))
+        at_work = self._at_work
+        at_work.step.assign(step)
+        if at_work.selector is not None and state:
+            at_work.selector.set_state(state)
+        for name, variable in learned.items():
+            variable.assign(np.asarray(store[name]))
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this layer again, and the format of its file."""
+        return {
+            **super().get_config(),
+            "sampler": keras.saving.serialize_keras_object(self.sampler),
+        }
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class DSlideDense(HashedLayer):
+    """A `Dense` layer for very many classes that computes only the neurons hashing picks.
+
+    Called on `(batch, d)` it returns `(batch, units)` logits exactly as `Dense(units)` does, and
+    any Keras loss or metric works on them, at dense cost. `SlideCrossentropy` and the metrics of
+    this package do not look at those logits: they compute what they need from the layer's input,
+    and inside `fit` and `evaluate` nothing of size `(batch, units)` ever exists. Training then
+    costs as much as the active neurons do (SLIDE, arXiv 1903.03129; D-SLIDE, arXiv 2201.12667,
+    section 3).
+
+    Called eagerly, outside `tf.function`, TensorFlow computes the dense logits although nobody
+    needs them; the layer warns once. Wrap a custom training step in `tf.function`.
+
+    Args:
+        units: Number of classes.
+        sampler: Chooses the neurons that take part in a training step: a sampler of this package,
+            its name, or `None` for `SharedLshSampler()`.
+        activation: As in `Dense`. With an activation other than `None` or `"softmax"` the losses
+            and metrics of this package treat the output as any other tensor, at dense cost.
+        use_bias: As in `Dense`.
+        kernel_initializer: As in `Dense`.
+        bias_initializer: As in `Dense`.
+        kernel_regularizer: As in `Dense`, at the cost of all weights a step.
+        bias_regularizer: As in `Dense`.
+        activity_regularizer: As in `Dense`, at dense cost.
+        kernel_constraint: As in `Dense`, at the cost of all weights a step, but for `UnitRows`.
+        bias_constraint: As in `Dense`.
+        strategy: An `MPIModelParallel` that splits the classes over ranks.
+        **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Input: `(batch, ..., d)`; a `tf.SparseTensor` `(batch, d)` is made dense. Output:
+        `(batch, ..., units)`.
+
+    Randomness: `sampler` and its hash family have seeds; the result does not depend on the number
+        of
+    threads. Memory: `kernel` `(units, d)` (a neuron is one contiguous row), and the sampler's
+    tables.
+
+    Raises:
+        ValueError: `units` is not positive, or the last axis of the input is unknown or empty.
+        tf.errors.InvalidArgumentError: Inputs of the loss or weights at a rebuild are not finite.
+
+    Example:
+    >>> import keras, numpy as np
+    >>> from tf_dslide import DSlideDense, SlideCrossentropy, SparseAdam
+    >>> model = keras.Sequential([keras.Input((16,)), DSlideDense(1000)])
+    >>> model.compile(SparseAdam(), SlideCrossentropy())
+    >>> x, y = np.ones((8, 16), "float32"), np.arange(8)
+    >>> history = model.fit(x, y, verbose=0)
+    >>> model.predict(x, verbose=0).shape
+    (8, 1000)
+    """
+
+    def __init__(
+        self, units: int, sampler: Any = None, activation: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(units, samplers.get(sampler), activation=activation, **kwargs)
+
+    @property
+    def units_here(self) -> tuple[int, int]:
+        """First unit that `kernel` holds, and one past its last: all, unless ranks share them."""
+        return (0, self.units) if self._split is None else (self._split.begin, self._split.end)
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """The dense logits, carrying what computes with them lazily."""
@@ -392,7 +469,7 @@ class DSlideDense(_RowLayer):
             inputs = tf.sparse.to_dense(inputs)
         leading = tf.shape(inputs)[:-1]
         x = tf.cast(tf.reshape(inputs, [-1, self.kernel.shape[1]]), tf.float32)
-        make = lazy.LazyLogits if self._split is None else self._split.lazy_logits
+        make = lazy.DenseLogits if self._split is None else self._split.lazy_logits
         return lazy.attach(outputs, make(self._at_work, x, leading, outputs, bool(training)))
 
     def _warn_of_eager_cost(self, outputs: tf.Tensor) -> None:
@@ -447,65 +524,3 @@ class DSlideDense(_RowLayer):
                 "`exact=False` needs a sampler that picks neurons; this layer has AllNeurons"
             )
         return self._at_work.likely_top_k(hidden, k)
-
-    def rebuild(self) -> None:
-        """Rebuilds the sampler's hash tables from the weights now.
-
-        Training does so on schedule, and before the next use of weights that were replaced.
-
-        Raises:
-            tf.errors.InvalidArgumentError: A weight is NaN or infinite; names neuron and value.
-        """
-        at_work = self._at_work
-        if at_work.selector is not None:
-            at_work.selector.rebuild(at_work.kernel, at_work.bias, at_work.step)
-
-    def save_own_variables(self, store: Any) -> None:
-        """Saves the weights, the sampler's schedule and what it learned.
-
-        Tables are rebuilt on load.
-        """
-        super().save_own_variables(store)
-        at_work = self._at_work
-        state = at_work.selector.get_state() if at_work.selector else []
-        store["sampler_schedule"] = np.array([int(at_work.step), *state], np.int64)
-        for name, variable in self._learned().items():
-            store[name] = variable.numpy()
-
-    def _learned(self) -> dict[str, tf.Variable]:
-        """What the sampler learned, by its name in files."""
-        selector = self._at_work.selector
-        return {} if selector is None else {f"sampler_{k}": v for k, v in selector.learned.items()}
-
-    def load_own_variables(self, store: Any) -> None:
-        """Restores what `save_own_variables` saved.
-
-        Raises:
-            ValueError: The file was not written by a layer of this version and sampler.
-        """
-        names = [str(i) for i in range(len(self.weights))]
-        learned = self._learned()
-        missing = [name for name in (*names, "sampler_schedule", *learned) if name not in store]
-        if missing:
-            hash_family = getattr(self.sampler, "hash", None)
-            raise ValueError(
-                f"the saved weights of {self.name} lack {missing}: they were not written by a "
-                f"DSlideDense of this version of tf_dslide (format {FORMAT}) with "
-                f"use_bias={self.use_bias}"
-                + (f" and hash={type(hash_family).__name__}" if learned else "")
-            )
-        super().load_own_variables({name: store[name] for name in names})
-        step, *state = (int(value) for value in np.asarray(store["sampler_schedule"]))
-        at_work = self._at_work
-        at_work.step.assign(step)
-        if at_work.selector is not None and state:
-            at_work.selector.set_state(state)
-        for name, variable in learned.items():
-            variable.assign(np.asarray(store[name]))
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments that make this layer again, and the format of its file."""
-        return {
-            **super().get_config(),
-            "sampler": keras.saving.serialize_keras_object(self.sampler),
-        }

@@ -1,16 +1,17 @@
 """Logits that nobody has to materialise.
 
-`DSlideDense` returns ordinary dense logits and leaves a `LazyLogits` on the tensor. A loss or a
-metric that finds it computes what it needs from the layer's input and weights. The dense logits are
-then an unused pure node, and TensorFlow leaves it out of the graph.
+`DSlideDense` and `DSlideLinear` return ordinary dense logits and leave a `LazyLogits` on the
+tensor. A loss or a metric that finds it computes what it needs from the layer's input and weights.
+The dense logits are then an unused pure node, and TensorFlow leaves it out of the graph.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import tensorflow as tf
 
 from tf_dslide._native import ops
-from tf_dslide._native.ops import ActiveLogits, ActiveSet, Csr
+from tf_dslide._native.ops import ActiveLogits, ActiveSet, Connections, Csr, Features
 from tf_dslide.samplers import Selection, Selector
 
 _ATTRIBUTE = "_dslide"
@@ -71,85 +72,60 @@ class Weights:
         return ops.active_top_k(logits, selection.active, k)
 
 
-class LazyLogits:
+class LazyLogits(ABC):
     """What is needed to compute with a layer's logits without having them.
 
     Args:
-        weights: The layer's weights.
-        x: The layer's input as a matrix, `(rows, d) float32`.
         leading: The leading axes of the layer's input and output, a vector of integers.
         outputs: The layer's output, `(..., units)`, in the order of the logits.
-        training: Whether the sampler chooses the neurons that take part. Otherwise all do.
+        training: Whether only the active neurons take part. Otherwise all do.
     """
 
-    def __init__(
-        self,
-        weights: Weights,
-        x: tf.Tensor,
-        leading: tf.Tensor,
-        outputs: tf.Tensor,
-        training: bool,
-    ) -> None:
-        self._weights = weights
-        self._x = x
+    def __init__(self, leading: tf.Tensor, outputs: tf.Tensor, training: bool) -> None:
         self.leading = leading
         self._outputs = outputs
         self._training = training
+        # The active sets of the training step with their logits, once the loss was computed.
         self._sampled: tuple[ActiveLogits, ActiveSet] | None = None
         self._top: tf.Tensor | None = None
-        self._losses: tuple[Any, tf.Tensor] | None = None
+        self._losses: tuple[Any, bool, tf.Tensor] | None = None
 
     @property
+    @abstractmethod
     def units(self) -> int:
         """Number of classes."""
-        return self._weights.units
 
-    def crossentropy(self, labels: Csr, asked_with: Any) -> tf.Tensor:
-        """Softmax cross-entropy of each row, `(rows,) float32`.
+    @abstractmethod
+    def _loss(self, labels: Csr, binary: bool) -> tf.Tensor:
+        """Each row's loss."""
 
-        Over the active set in training, over all units otherwise. A row without labels has 0.
+    @abstractmethod
+    def _best_of_all(self, k: int) -> tf.Tensor:
+        """The `k` best of all units."""
+
+    def loss(self, labels: Csr, asked_with: Any, binary: bool = False) -> tf.Tensor:
+        """Cross-entropy of each row, `(rows,) float32`.
+
+        Over the active set in training, over all units otherwise.
 
         Args:
             labels: The rows' labels.
             asked_with: The object that the labels came in. Asked again with the same one, as a
                 metric does after the loss, the answer is the same, although the weights may have
                 moved.
+            binary: The sum of each neuron's logistic loss; otherwise that of the softmax, in which
+                a row without labels has 0.
         """
-        if self._losses is None or self._losses[0] is not asked_with:
-            self._losses = (asked_with, self._crossentropy(labels))
-        return self._losses[1]
-
-    def _crossentropy(self, labels: Csr) -> tf.Tensor:
-        weights = self._weights
-        if not self._training:
-            return self._full_crossentropy(labels)
-        # The counter moves first, so that every step has its own random choices.
-        weights.step.assign_add(1)
-        if weights.selector is not None:
-            return self._sampled_crossentropy(labels)
-        if not tf.executing_eagerly():
-            # The optimizer changes the weights before a metric is asked, so the search has its
-            # place in the graph now; it runs only if a metric uses it.
-            self._search(_usual_k)
-        return self._full_crossentropy(labels)
-
-    def _full_crossentropy(self, labels: Csr) -> tf.Tensor:
-        return ops.full_crossentropy(self._x, labels, self._weights.kernel, self._weights.bias)
-
-    def _sampled_crossentropy(self, labels: Csr) -> tf.Tensor:
-        logits, selection = self._weights.sampled_logits(self._x, labels)
-        active = selection.active
-        self._sampled = (ActiveLogits(*map(tf.stop_gradient, logits)), active)
-        own_offsets, shared_offsets = selection.offsets
-        if own_offsets is not None:
-            logits = logits._replace(own=logits.own + own_offsets)
-        return ops.softmax_crossentropy(logits, active, labels, shared_offsets)
+        known = self._losses
+        if known is None or known[0] is not asked_with or known[1] != binary:
+            self._losses = known = (asked_with, binary, self._loss(labels, binary))
+        return known[2]
 
     def top_k(self, k: int) -> tf.Tensor:
         """The `k` best classes of each row, `(rows, k) int32`, `k <= units`.
 
-        In training after `crossentropy`, the best of the active set (which holds the labels), -1
-        where it is smaller than `k`. Otherwise the best of all units.
+        In training after the loss, the best of the active set (which holds the labels), -1 where it
+        is smaller than `k`. Otherwise the best of all units.
         """
         if self._sampled is not None:
             return self._best_sampled(k)
@@ -169,8 +145,147 @@ class LazyLogits:
         assert self._sampled is not None
         return ops.active_top_k(*self._sampled, k=k)[0]
 
+
+class DenseLogits(LazyLogits):
+    """Lazy logits of a `DSlideDense`.
+
+    Args:
+        weights: The layer's weights.
+        x: The layer's input as a matrix, `(rows, d) float32`.
+        leading: As in `LazyLogits`, as are the others.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        x: tf.Tensor,
+        leading: tf.Tensor,
+        outputs: tf.Tensor,
+        training: bool,
+    ) -> None:
+        super().__init__(leading, outputs, training)
+        self._weights = weights
+        self._x = x
+
+    @property
+    def units(self) -> int:
+        """Number of classes."""
+        return self._weights.units
+
+    def _loss(self, labels: Csr, binary: bool) -> tf.Tensor:
+        weights = self._weights
+        if not self._training:
+            return self._full_loss(labels, binary)
+        # The counter moves first, so that every step has its own random choices.
+        weights.step.assign_add(1)
+        if weights.selector is not None:
+            return self._sampled_loss(labels, binary)
+        if not tf.executing_eagerly():
+            # The optimizer changes the weights before a metric is asked, so the search has its
+            # place in the graph now; it runs only if a metric uses it.
+            self._search(_usual_k)
+        return self._full_loss(labels, binary)
+
+    def _full_loss(self, labels: Csr, binary: bool) -> tf.Tensor:
+        if not binary:
+            return self._full_crossentropy(labels)
+        if self._training:
+            return dense_binary_crossentropy(labels, tf.reshape(self._outputs, [-1, self.units]))
+        return _binary_by_blocks(self._x, labels, self._weights)
+
+    def _full_crossentropy(self, labels: Csr) -> tf.Tensor:
+        return ops.full_crossentropy(self._x, labels, self._weights.kernel, self._weights.bias)
+
+    def _sampled_loss(self, labels: Csr, binary: bool) -> tf.Tensor:
+        logits, selection = self._weights.sampled_logits(self._x, labels)
+        active = selection.active
+        self._sampled = (ActiveLogits(*map(tf.stop_gradient, logits)), active)
+        own_offsets, shared_offsets = selection.offsets
+        if binary:
+            return ops.binary_crossentropy(logits, active, labels, own_offsets, shared_offsets)
+        if own_offsets is not None:
+            logits = logits._replace(own=logits.own + own_offsets)
+        return ops.softmax_crossentropy(logits, active, labels, shared_offsets)
+
     def _best_of_all(self, k: int) -> tf.Tensor:
         return self._weights.exact_top_k(self._x, k)[0]
+
+
+class ConnectedLogits(LazyLogits):
+    """Lazy logits of a `DSlideLinear`.
+
+    Args:
+        connections: The layer's connections.
+        x: The layer's input.
+        active: How many neurons beside its labels are active in a row, at most.
+        leading: As in `LazyLogits`, as are the others.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        x: Features,
+        active: int,
+        leading: tf.Tensor,
+        outputs: tf.Tensor,
+        training: bool,
+    ) -> None:
+        super().__init__(leading, outputs, training)
+        self._connections = connections
+        self._x = x
+        self._active = active
+
+    @property
+    def units(self) -> int:
+        """Number of classes."""
+        return self._connections.units
+
+    def _loss(self, labels: Csr, binary: bool) -> tf.Tensor:
+        if not self._training:
+            return ops.connected_losses(self._x, self._connections, labels)[int(binary)]
+        own, logits = ops.activate_connected(self._x, self._connections, labels, self._active)
+        given = ActiveLogits(logits, tf.zeros([tf.size(own.row_splits) - 1, 0]))
+        active = ActiveSet(own, ops.no_neurons())
+        self._sampled = (ActiveLogits(*map(tf.stop_gradient, given)), active)
+        if binary:
+            return ops.binary_crossentropy(given, active, labels)
+        return ops.softmax_crossentropy(given, active, labels)
+
+    def _best_of_all(self, k: int) -> tf.Tensor:
+        return ops.connected_top_k(self._x, self._connections, k)[0]
+
+
+def dense_binary_crossentropy(labels: Csr, logits: tf.Tensor) -> tf.Tensor:
+    """The sum of the logistic losses of each row of dense logits `(rows, units)`."""
+    logits = tf.cast(logits, tf.float32)
+    rows = tf.RaggedTensor.from_row_splits(labels.ids, labels.row_splits, validate=False)
+    places = tf.stack([rows.value_rowids(), tf.cast(labels.ids, tf.int64)], axis=1)
+    of_labels = tf.math.segment_sum(tf.gather_nd(logits, places), rows.value_rowids())
+    missing = tf.shape(logits)[0] - tf.shape(of_labels)[0]  # rows without labels at the end
+    return tf.reduce_sum(tf.nn.softplus(logits), axis=1) - tf.pad(of_labels, [[0, missing]])
+
+
+# So many logits exist at once when all are looked at: 64 MB.
+_BLOCK = 1 << 24
+
+
+def _binary_by_blocks(x: tf.Tensor, labels: Csr, weights: Weights) -> tf.Tensor:
+    """The binary loss over all units, some rows at a time. It has no gradient."""
+    rows, height = tf.shape(x)[0], max(1, _BLOCK // weights.units)
+    bias = 0.0 if weights.bias is None else tf.convert_to_tensor(weights.bias)
+    kernel = tf.convert_to_tensor(weights.kernel)
+
+    def block(first: tf.Tensor, done: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+        last = tf.minimum(first + height, rows)
+        splits = labels.row_splits[first : last + 1]
+        mine = Csr(splits - splits[0], labels.ids[splits[0] : splits[-1]])
+        logits = tf.matmul(x[first:last], kernel, transpose_b=True) + bias
+        losses = dense_binary_crossentropy(mine, logits)
+        return last, done.write(done.size(), losses)
+
+    losses = tf.TensorArray(tf.float32, 0, dynamic_size=True, infer_shape=False)
+    loop = tf.while_loop(lambda first, _: first < rows, block, [0, losses], parallel_iterations=1)
+    return tf.stop_gradient(tf.ensure_shape(loop[1].concat(), [None]))
 
 
 def expect_k(k: int) -> None:

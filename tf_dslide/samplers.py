@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_dslide._checks import require_positive
+from tf_dslide._checks import require_one_of, require_positive
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveSet, Csr, SharedOffsets
 from tf_dslide.hashing import HashFamily, SimHash
@@ -155,9 +155,20 @@ class LshSampler(Sampler):
     have `random=0, head=0`.)
 
     The tables are rebuilt inside the training graph after `rebuild_every` steps, then at intervals
-    that grow by the factor `exp(rebuild_decay)`. A bucket longer than `bucket_size` gives a window
-    of neurons at a random place, another one for each sample and step. SLIDE cuts its buckets when
-    it fills them instead; a window loses no neuron for good.
+    that grow by the factor `exp(rebuild_decay)`. What a bucket longer than `bucket_size` gives is
+    `bucket_policy`: by `"window"` the neurons beside each other at a random place, another one for
+    each sample and step. SLIDE cuts its buckets when it fills them instead, where a window loses no
+    neuron for good: by `"reservoir"` a bucket keeps any of its neurons with equal probability until
+    the next rebuild, by `"fifo"` those that came last, which are those of the highest numbers.
+
+    Which of the neurons found take part in a training step is `selection`, as in SLIDE (arXiv
+    1903.03129): by `"frequency"` those found in most tables (its top-k sampling); by `"union"` any,
+    from one table after the other in a random order until there are enough (its vanilla sampling,
+    the cheapest); by `"threshold"` those found in at least `threshold` tables, again until there
+    are enough (its hard thresholding). To predict it is always `"frequency"`.
+
+    Hash functions that part a sample from its best neurons do so until others are drawn, which
+    `rehash_every` has done at every so many rebuilds of the schedule.
 
     Args:
         hash: A `HashFamily`; `None` is `SimHash()`.
@@ -170,11 +181,17 @@ class LshSampler(Sampler):
         rebuild_every: Training steps until the first rebuild, n0 in SLIDE. A layer used on two
             inputs counts each use.
         rebuild_decay: Growth of the interval; 0 keeps it.
-        seed: Integer that fixes windows and random neurons.
+        bucket_policy: `"window"`, `"reservoir"` or `"fifo"`: what a long bucket gives.
+        selection: `"frequency"`, `"union"` or `"threshold"`: which of the neurons found take part.
+        threshold: Tables that must hold a neuron, for `selection="threshold"` alone.
+        rehash_every: Rebuilds of the schedule from one draw of new hash functions to the next;
+            `None` or 0 keeps them. Other rebuilds, of weights that were replaced or loaded or asked
+            for, do not count.
         rebuild_on_drift: Rebuild only if more than this share of codes, in [0, 1), has changed
             since the tables were built; the intervals then say when to look. Looking hashes 256
             neurons, always the same, drawn by `seed`. (MONGOOSE, Chen et al., ICLR 2021, has a
             scheduler to the same end.) `None` rebuilds each time.
+        seed: Integer that fixes windows, reservoirs and random neurons.
 
     Memory: 4 bytes for each neuron and table, the same again while rebuilding, and one byte a
     neuron and thread. Time a sample: `tables * bucket_size` lookups and `units / 64` words.
@@ -196,6 +213,10 @@ class LshSampler(Sampler):
         rebuild_every: int = 25,
         rebuild_decay: float = 0.2,
         seed: int = 0,
+        bucket_policy: str = "window",
+        selection: str = "frequency",
+        threshold: int = 2,
+        rehash_every: int | None = None,
         rebuild_on_drift: float | None = None,
     ) -> None:
         if isinstance(hash, dict):
@@ -223,7 +244,23 @@ class LshSampler(Sampler):
         self.rebuild_every = require_positive("rebuild_every", rebuild_every)
         self.rebuild_decay = float(rebuild_decay)
         self.seed = int(seed)
+        self.bucket_policy = require_one_of(
+            "bucket_policy", bucket_policy, ("window", "reservoir", "fifo")
+        )
+        self.selection = require_one_of("selection", selection, ("frequency", "union", "threshold"))
+        self.threshold = require_positive("threshold", threshold)
+        self.rehash_every = require_positive("rehash_every", rehash_every) if rehash_every else None
+        if self.rehash_every and type(self.hash).draw is HashFamily.draw:
+            raise ValueError(
+                f"`rehash_every` needs a hash family that draws new functions; received "
+                f"{rehash_every!r}, but {type(self.hash).__name__} has no method `draw`"
+            )
         self.rebuild_on_drift = None if rebuild_on_drift is None else float(rebuild_on_drift)
+
+    @property
+    def _least_votes(self) -> int:
+        """Tables that must hold a neuron; 0 to choose those that most hold."""
+        return {"frequency": 0, "union": 1, "threshold": self.threshold}[self.selection]
 
     def counts_of(self, units: int) -> Counts:
         """How the neurons of a sample divide, in a layer of so many."""
@@ -270,6 +307,10 @@ class LshSampler(Sampler):
             "bucket_size": self.bucket_size,
             "rebuild_every": self.rebuild_every,
             "rebuild_decay": self.rebuild_decay,
+            "bucket_policy": self.bucket_policy,
+            "selection": self.selection,
+            "threshold": self.threshold,
+            "rehash_every": self.rehash_every,
             "seed": self.seed,
             "rebuild_on_drift": self.rebuild_on_drift,
         }
@@ -309,6 +350,10 @@ class TableSelector(Selector):
             self._next_rebuild = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._rebuilds = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._stale = tf.Variable(True, trainable=False)
+            if sampler.rehash_every:
+                self._hash.make_redrawable()
+                self._generation = tf.Variable(0, dtype=tf.int64, trainable=False)
+                self._rebuilds_since_draw = tf.Variable(0, dtype=tf.int64, trainable=False)
             if sampler.rebuild_on_drift is not None:
                 self._sample_codes = tf.Variable(
                     tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
@@ -349,11 +394,20 @@ class TableSelector(Selector):
             tf.constant(0, tf.int64),
             hashed=counts.hashed + counts.random,
             bucket_size=4 * bucket_size,
+            by_code=True,
         )
         return Selection(ActiveSet(own, tf.convert_to_tensor(self._head)))
 
     def _found(
-        self, x: tf.Tensor, labels: Csr, step: tf.Tensor, *, hashed: int, bucket_size: int
+        self,
+        x: tf.Tensor,
+        labels: Csr,
+        step: tf.Tensor,
+        *,
+        hashed: int,
+        bucket_size: int,
+        least_votes: int = 0,
+        by_code: bool = False,
     ) -> Csr:
         """Each row's labels and what its buckets hold."""
         return ops.select_from_tables(
@@ -366,6 +420,9 @@ class TableSelector(Selector):
             hashed=hashed,
             bucket_size=bucket_size,
             seed=self._sampler.seed,
+            from_start=self._sampler.bucket_policy != "window",
+            least_votes=least_votes,
+            by_code=by_code,
         )
 
     def _choose(self, x: tf.Tensor, labels: Csr, random: int, step: tf.Tensor) -> Selection:
@@ -376,6 +433,7 @@ class TableSelector(Selector):
             step,
             hashed=self._counts.hashed,
             bucket_size=self._sampler.bucket_size,
+            least_votes=self._sampler._least_votes,
         )
         return self._with_random(own, self._head, random, step)
 
@@ -429,8 +487,18 @@ class TableSelector(Selector):
         return np.sort(rng.choice(self._units, count, replace=False)).astype(np.int32)
 
     def _rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> tf.Tensor:
+        if self._sampler.rehash_every:
+            self._redraw_if_due(step)
         codes = self._hash.codes(tf.convert_to_tensor(kernel))
         bucket_ptr, neuron_ids = ops.build_tables(codes, self._hash.buckets)
+        if self._sampler.bucket_policy != "window":
+            neuron_ids = ops.arrange_buckets(
+                bucket_ptr,
+                neuron_ids,
+                self._rebuilds,
+                policy=self._sampler.bucket_policy,
+                seed=self._sampler.seed,
+            )
         self._bucket_ptr.assign(bucket_ptr)
         self._neuron_ids.assign(neuron_ids)
         if self._sampler.rebuild_on_drift is not None:
@@ -451,6 +519,18 @@ class TableSelector(Selector):
         steps = tf.cast(tf.minimum(interval, 1e12), tf.int64)
         return self._next_rebuild.assign(step + tf.maximum(steps, 1))
 
+    def _redraw_if_due(self, step: tf.Tensor) -> None:
+        # Only what the schedule brings counts: a training that was saved and loaded draws when the
+        # one that was not does, and so do all ranks.
+        scheduled = tf.logical_and(self._rebuilds > 0, step >= self._next_rebuild)
+        since = self._rebuilds_since_draw.assign_add(tf.cast(scheduled, tf.int64))
+        tf.cond(since >= self._sampler.rehash_every, self._redraw, lambda: tf.constant(0, tf.int64))
+
+    def _redraw(self) -> tf.Tensor:
+        self._rebuilds_since_draw.assign(0)
+        self._hash.redraw(self._generation + 1)
+        return self._generation.assign_add(1)
+
     def rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> None:
         """Hashes all neurons now."""
         self._rebuild(kernel, bias, tf.convert_to_tensor(step))
@@ -460,13 +540,25 @@ class TableSelector(Selector):
         self._stale.assign(True)
 
     def get_state(self) -> list[int]:
-        """When the next rebuild is due, and how many there were."""
-        return [int(self._next_rebuild), int(self._rebuilds)]
+        """When the next rebuild is due, and how many there were.
+
+        With `rehash_every`, the generation of hash functions too, and the rebuilds it has seen.
+        """
+        state = [int(self._next_rebuild), int(self._rebuilds)]
+        if self._sampler.rehash_every:
+            state += [int(self._generation), int(self._rebuilds_since_draw)]
+        return state
 
     def set_state(self, state: list[int]) -> None:
         """Restores the schedule; the tables are rebuilt from the weights."""
         self._next_rebuild.assign(state[0])
         self._rebuilds.assign(state[1])
+        if self._sampler.rehash_every:
+            # A sampler without `rehash_every`, which saved two numbers, has the first generation.
+            generation, since = state[2:] or (0, 0)
+            self._generation.assign(generation)
+            self._rebuilds_since_draw.assign(since)
+            self._hash.redraw(generation)
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
@@ -476,7 +568,8 @@ class SharedLshSampler(LshSampler):
     As `LshSampler`, but the neurons that hashing picks are those that the buckets of most samples
     of the batch hold, and they are active in every sample, as are the labels of all samples of the
     batch. Forward and backward pass are then matrix products; but what suits the batch suits a
-    single sample less.
+    single sample less. `selection` counts the buckets of all samples together, and takes any
+    neurons held by one of them (`"union"`) or by `threshold` of them (`"threshold"`) by chance.
 
     Args:
         hash: A `HashFamily`; `None` is `SimHash()`.
@@ -487,8 +580,12 @@ class SharedLshSampler(LshSampler):
         bucket_size: Neurons taken from one bucket at most.
         rebuild_every: Training steps until the first rebuild.
         rebuild_decay: Growth of the interval; 0 keeps it.
-        seed: Integer that fixes windows and random neurons.
+        bucket_policy: What a long bucket gives, as in `LshSampler`.
+        selection: Which of the neurons found take part: `"frequency"`, `"union"`, `"threshold"`.
+        threshold: Buckets that must hold a neuron, for `selection="threshold"` alone.
+        rehash_every: Rebuilds from one draw of new hash functions to the next; `None` keeps them.
         rebuild_on_drift: Rebuild only if more than this share of codes has changed.
+        seed: Integer that fixes windows, reservoirs and random neurons.
 
     Memory: as `LshSampler`, and 16 bytes a neuron in a step. Time a step: the buckets that the
     batch's codes name, and 4 sums a neuron.
@@ -517,6 +614,8 @@ class _SharedTableSelector(TableSelector):
             hashed=self._counts.hashed,
             bucket_size=self._sampler.bucket_size,
             seed=self._sampler.seed,
+            from_start=self._sampler.bucket_policy != "window",
+            least_votes=self._sampler._least_votes,
         )
         return self._with_random(labels, fixed, random, step)
 

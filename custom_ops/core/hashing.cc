@@ -1,6 +1,8 @@
 #include "custom_ops/core/hashing.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <numeric>
 
 #include "custom_ops/core/random.h"
@@ -55,6 +57,16 @@ void MakeDwta(uint64_t seed, int64_t dim, int64_t bins, int64_t bin_size, int32_
 
 namespace {
 
+// "row 3 holds nan at column 0", or an empty string where no row was noted.
+std::string NotFinite(const FirstBad& bad, const float* x, int64_t dim) {
+  const int64_t row = bad.first();
+  if (row < 0) return "";
+  const float* at = std::find_if(x + row * dim, x + (row + 1) * dim,
+                                 [](float value) { return !(value - value == 0); });
+  return "row " + std::to_string(row) + " holds " + std::to_string(*at) + " at column " +
+         std::to_string(at - (x + row * dim));
+}
+
 // Splits n vectors into blocks of kHashBlock, turns each block so that its vectors lie in the
 // lanes, and calls `hash(xt, first, lanes)`. Returns which vector is not finite.
 template <typename Hash>
@@ -75,12 +87,7 @@ std::string ForBlocks(const float* x, int64_t n, int64_t dim, int64_t cost,
       hash(xt.data(), first, lanes);
     }
   });
-  const int64_t row = bad.first();
-  if (row < 0) return "";
-  const float* at = std::find_if(x + row * dim, x + (row + 1) * dim,
-                                 [](float value) { return !(value - value == 0); });
-  return "row " + std::to_string(row) + " holds " + std::to_string(*at) + " at column " +
-         std::to_string(at - (x + row * dim));
+  return NotFinite(bad, x, dim);
 }
 
 }  // namespace
@@ -181,13 +188,155 @@ std::string DwtaCodes(const Dwta& hash, const float* x, int64_t n, int32_t* code
             uint64_t code = 0;
             for (int64_t k = 0; k < hash.bins_per_table; ++k) {
               const int64_t bin = table * hash.bins_per_table + k;
-              code = code << bits | BinCode(winner.data(), filled.data(), bins, bin, lane);
+              code = code << bits |
+                     (hash.densify ? BinCode(winner.data(), filled.data(), bins, bin, lane)
+                                   : winner[bin * kHashBlock + lane]);
             }
             if (folds) code = Fold(code, bits * hash.bins_per_table, hash.address_bits);
             codes[(first + lane) * hash.tables + table] = static_cast<int32_t>(code);
           }
         }
       });
+}
+
+int64_t MinHashPermutations(int64_t bins, int64_t bins_per_permutation) {
+  return (bins + bins_per_permutation - 1) / bins_per_permutation;
+}
+
+void MakeMinHash(uint64_t seed, int64_t dim, int64_t permutations, int32_t* place) {
+  std::vector<int32_t> order(dim);
+  std::iota(order.begin(), order.end(), 0);
+  for (int64_t p = 0; p < permutations; ++p) {
+    Shuffle(Mix(seed, p), &order, dim);
+    for (int64_t i = 0; i < dim; ++i) place[p * dim + order[i]] = static_cast<int32_t>(i);
+  }
+}
+
+namespace {
+
+// The hashes of one vector at a time.
+class SetHasher {
+ public:
+  explicit SetHasher(const MinHash& hash)
+      : hash_(hash),
+        set_(hash.dim),
+        values_(hash.dim),
+        bin_of_(hash.dim),
+        first_(MinHashPermutations(hash.bins_per_table * hash.tables, hash.bins_per_permutation) *
+               hash.bins_per_permutation) {
+    for (int64_t place = 0; place < hash.dim; ++place) {
+      bin_of_[place] = static_cast<int32_t>(place * hash.bins_per_permutation / hash.dim);
+    }
+  }
+
+  void Codes(const float* x, int32_t* codes) {
+    FindSet(x);
+    if (size_ == 0) {
+      std::fill_n(codes, hash_.tables, 0);
+      return;
+    }
+    FillBins();
+    const int64_t bins = hash_.bins_per_permutation;
+    const int32_t* lenders = first_.data();
+    int64_t place = 0, bin = 0;  // of a bin in its permutation, and among all
+    for (int64_t table = 0; table < hash_.tables; ++table) {
+      uint64_t mixed = 0;
+      for (int64_t k = 0; k < hash_.bins_per_table; ++k, ++bin) {
+        const int32_t own = lenders[place];
+        mixed = Mix(mixed, own != kEmpty ? own : Borrowed(bin, place, lenders));
+        if (++place < bins) continue;
+        place = 0;
+        lenders += bins;
+      }
+      codes[table] = static_cast<int32_t>(Below(mixed, uint64_t{1} << hash_.address_bits));
+    }
+  }
+
+ private:
+  void FindSet(const float* x) {
+    size_ = 0;
+    for (int64_t i = 0; i < hash_.dim; ++i) {
+      set_[size_] = static_cast<int32_t>(i);
+      values_[size_] = x[i];
+      size_ += x[i] > 0;
+    }
+    if (size_ > hash_.top) KeepLargest(x);
+  }
+
+  void KeepLargest(const float* x) {
+    const auto last = values_.begin() + hash_.top - 1;
+    std::nth_element(values_.begin(), last, values_.begin() + size_, std::greater<float>());
+    // The first of those that equal the least one fill the set.
+    const float least = *last;
+    int64_t equals = 1 + std::count(values_.begin(), last, least);
+    int64_t kept = 0;
+    for (int64_t j = 0; j < size_; ++j) {
+      const int32_t member = set_[j];
+      const bool equal = x[member] == least;
+      set_[kept] = member;
+      kept += x[member] > least || (equal && equals > 0);
+      equals -= equal;
+    }
+    size_ = kept;
+  }
+
+  // The first place of a member in each bin of each permutation, kEmpty if there is none.
+  void FillBins() {
+    std::fill(first_.begin(), first_.end(), kEmpty);
+    const int64_t bins = hash_.bins_per_permutation;
+    const int64_t permutations = first_.size() / bins;
+    for (int64_t p = 0; p < permutations; ++p) {
+      const int32_t* place = hash_.place + p * hash_.dim;
+      for (int64_t j = 0; j < size_; ++j) {
+        const int32_t member = place[set_[j]];
+        int32_t& first = first_[p * bins + bin_of_[member]];
+        first = std::min(first, member);
+      }
+    }
+  }
+
+  // What an empty bin, the `place`-th of its permutation, gets from the others.
+  int32_t Borrowed(int64_t bin, int64_t place, const int32_t* lenders) const {
+    const int64_t bins = hash_.bins_per_permutation;
+    for (int64_t attempt = 1; attempt < 64; ++attempt) {
+      const int32_t first = lenders[Below(Mix(bin, attempt), bins)];
+      if (first != kEmpty) return first;
+    }
+    for (int64_t step = 1;; ++step) {  // A set that is not empty fills some bin.
+      const int32_t first = lenders[(place + step) % bins];
+      if (first != kEmpty) return first;
+    }
+  }
+
+  static constexpr int32_t kEmpty = std::numeric_limits<int32_t>::max();
+
+  const MinHash& hash_;
+  std::vector<int32_t> set_;  // its first size_ coordinates
+  int64_t size_ = 0;
+  std::vector<float> values_;
+  std::vector<int32_t> bin_of_;  // of each place in a permutation
+  std::vector<int32_t> first_;
+};
+
+}  // namespace
+
+std::string MinHashCodes(const MinHash& hash, const float* x, int64_t n, int32_t* codes,
+                         const ParallelFor& parallel) {
+  FirstBad bad;
+  const int64_t bins = hash.bins_per_table * hash.tables;
+  const int64_t permutations = MinHashPermutations(bins, hash.bins_per_permutation);
+  const int64_t cost = hash.dim * 2 + permutations * std::min(hash.top, hash.dim) * 2 + bins * 8;
+  parallel(n, cost, [&](int64_t begin, int64_t end) {
+    SetHasher hasher(hash);
+    for (int64_t row = begin; row < end; ++row) {
+      if (!Simd().all_finite(x + row * hash.dim, hash.dim)) {
+        bad.Note(row);
+        continue;
+      }
+      hasher.Codes(x + row * hash.dim, codes + row * hash.tables);
+    }
+  });
+  return NotFinite(bad, x, hash.dim);
 }
 
 std::string BuildTables(const int32_t* codes, int64_t n, int64_t tables, int64_t buckets,
@@ -231,6 +380,45 @@ std::string BuildTables(const int32_t* codes, int64_t n, int64_t tables, int64_t
   return "neuron " + std::to_string(at / tables) + " has code " + std::to_string(codes[at]) +
          " in table " + std::to_string(at % tables) + ", which is outside [0, " +
          std::to_string(buckets) + ")";
+}
+
+namespace {
+
+// Whether the borders of a table's buckets rise from 0 to n.
+bool AreBorders(const int32_t* ptr, int64_t buckets, int64_t n) {
+  return ptr[0] == 0 && ptr[buckets] == n && std::is_sorted(ptr, ptr + buckets + 1);
+}
+
+}  // namespace
+
+std::string ArrangeBuckets(const int32_t* bucket_ptr, int64_t tables, int64_t buckets, int64_t n,
+                           BucketPolicy policy, uint64_t seed, int32_t* neuron_ids,
+                           const ParallelFor& parallel) {
+  FirstBad bad;
+  parallel(tables, 1 + buckets + n * 4, [&](int64_t begin, int64_t end) {
+    for (int64_t table = begin; table < end; ++table) {
+      const int32_t* ptr = bucket_ptr + table * (buckets + 1);
+      if (!AreBorders(ptr, buckets, n)) {
+        bad.Note(table);
+        continue;
+      }
+      int32_t* ids = neuron_ids + table * n;
+      const uint64_t key = Mix(seed, table);
+      for (int64_t b = 0; b < buckets; ++b) {
+        if (policy == BucketPolicy::kFifo) {
+          std::reverse(ids + ptr[b], ids + ptr[b + 1]);
+          continue;
+        }
+        for (int64_t j = ptr[b]; j < ptr[b + 1]; ++j) {
+          std::swap(ids[j], ids[j + Below(Mix(key, j), ptr[b + 1] - j)]);
+        }
+      }
+    }
+  });
+  return bad.first() < 0
+             ? ""
+             : "the borders of table " + std::to_string(bad.first()) +
+                   "'s buckets must rise from 0 to the number of neurons, " + std::to_string(n);
 }
 
 }  // namespace dslide

@@ -96,7 +96,7 @@ Window WindowOf(const LshQuery& query, int64_t table, int32_t code, int64_t key,
     return {};
   }
   const int64_t taken = std::min(length, query.bucket_size);
-  const int64_t start = Below(Mix(query.seed, key, table), length);
+  const int64_t start = query.from_start ? 0 : Below(Mix(query.seed, key, table), length);
   const int64_t until_end = std::min(taken, length - start);
   return {query.neuron_ids + table * query.units + ptr[0], start, until_end, taken - until_end};
 }
@@ -187,9 +187,13 @@ class RowSelector {
     const int64_t labels = label_end - label_begin;
     for (const int32_t* label = label_begin; label != label_end; ++label) chosen_.Add(*label);
     FindWindows(row + 1);
-    if (query_.hashed > labels && query_.tables > 0) {
+    if (query_.hashed > labels && query_.tables > 0 && query_.least <= query_.tables) {
       CountVotes();
-      ChooseMostVoted(query_.hashed - labels, label_begin, label_end);
+      if (query_.least == 0) {
+        ChooseMostVoted(query_.hashed - labels, label_begin, label_end);
+      } else {
+        ChooseInOrder(query_.hashed - labels, levels_.Reached(query_.least));
+      }
       for (const int32_t id : levels_.Reached(1)) votes_[id] = 0;
       levels_.Clear();
     }
@@ -208,6 +212,7 @@ class RowSelector {
       PrefetchWindow(table + kAhead);
       windows_[table].ForStretches(
           [&](const int32_t* ids, int64_t count) { CountStretch(ids, count); });
+      if (query_.least > 0 && levels_.Reached(query_.least).count >= query_.hashed) return;
     }
   }
 
@@ -216,9 +221,18 @@ class RowSelector {
     std::swap(windows_, next_windows_);
     for (int64_t table = 0; table < query_.tables; ++table) {
       PrefetchBorders(next + 1, table);
-      next_windows_[table] =
-          next < last_ ? WindowOf(query_, table, Code(next, table), next, &sound_) : Window{};
+      next_windows_[table] = next < last_ ? RowWindow(next, table) : Window{};
     }
+    if (query_.least == 0) return;
+    for (int64_t table = 0; table < query_.tables; ++table) {
+      const uint64_t random = Mix(~query_.seed, next, table);
+      std::swap(next_windows_[table], next_windows_[table + Below(random, query_.tables - table)]);
+    }
+  }
+
+  Window RowWindow(int64_t row, int64_t table) {
+    const int32_t code = Code(row, table);
+    return WindowOf(query_, table, code, query_.by_code ? code : row, &sound_);
   }
 
   // Buckets lie anywhere in tables far larger than the cache: each is asked for so many tables
@@ -281,8 +295,12 @@ class RowSelector {
       room -= count(level);
     }
     if (level == 1) return;
-    const IdList ties = levels_.Reached(level - 1);
-    for (const int32_t* id = ties.begin(); room > 0 && id != ties.end(); ++id) {
+    ChooseInOrder(room, levels_.Reached(level - 1));
+  }
+
+  // Chooses the first `room` that are not chosen yet.
+  void ChooseInOrder(int64_t room, const IdList& ids) {
+    for (const int32_t* id = ids.begin(); room > 0 && id != ids.end(); ++id) {
       if (chosen_.Has(*id)) continue;
       chosen_.Add(*id);
       --room;
@@ -503,8 +521,12 @@ std::vector<int32_t> SelectForBatch(const LshQuery& query, int64_t rows,
   // As few candidates as hold those to be chosen: fewer votes than the limit win nothing.
   int64_t limit = counts.size(), enough = 0;
   while (limit > 1 && enough < query.hashed) enough += counts[--limit];
+  if (query.least > 0) limit = std::min<int64_t>(query.least, ~uint32_t{0});
   std::vector<Candidate> candidates =
       Candidates(query, static_cast<uint32_t>(limit), votes.data(), parallel);
+  if (query.least > 0) {
+    for (Candidate& candidate : candidates) candidate.votes = 0;
+  }
   const int64_t count = std::min<int64_t>(query.hashed, candidates.size());
   std::nth_element(candidates.begin(), candidates.begin() + count, candidates.end());
   std::vector<int32_t> ids(query.excluded.begin(), query.excluded.end());

@@ -22,6 +22,8 @@ class LookupOp : public OpKernel {
   explicit LookupOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "hashed", &hashed_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "bucket_size", &bucket_size_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "least_votes", &least_votes_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("from_start", &from_start_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
   }
 
@@ -46,7 +48,9 @@ class LookupOp : public OpKernel {
               hashed_,
               bucket_size_,
               {},
-              StepSeed(ctx, step, seed_)};
+              StepSeed(ctx, step, seed_),
+              from_start_,
+              least_votes_};
     TF_RETURN_IF_ERROR(IdListInput(ctx, excluded, query->units, &query->excluded));
     return Check(ctx, *query, codes.NumElements());
   }
@@ -73,17 +77,21 @@ class LookupOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  int64_t hashed_, bucket_size_, seed_;
+  int64_t hashed_, bucket_size_, least_votes_, seed_;
+  bool from_start_;
 };
 
 class SelectFromTablesOp : public LookupOp {
  public:
-  using LookupOp::LookupOp;
+  explicit SelectFromTablesOp(OpKernelConstruction* ctx) : LookupOp(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("by_code", &by_code_));
+  }
 
   void Compute(OpKernelContext* ctx) override {
     LshQuery query;
     CsrView labels;
     OP_REQUIRES_OK(ctx, Query(ctx, &query));
+    query.by_code = by_code_;
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 3, query.units, true, &labels));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, ctx->input(0).dim_size(0)));
     bool sound;
@@ -93,6 +101,7 @@ class SelectFromTablesOp : public LookupOp {
   }
 
  private:
+  bool by_code_;
   LshScratch scratch_;
 };
 

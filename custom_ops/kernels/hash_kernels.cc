@@ -11,6 +11,14 @@ namespace {
 
 using tensorflow::DEVICE_CPU;
 
+// The seed of a generation of hash functions, which is input 0; the first is that of `seed` itself.
+absl::Status GenerationSeed(OpKernelContext* ctx, int64_t seed, uint64_t* result) {
+  TF_RETURN_IF_ERROR(ExpectRank(ctx, 0, 0));
+  const int64_t generation = ctx->input(0).scalar<int64_t>()();
+  *result = generation == 0 ? static_cast<uint64_t>(seed) : Mix(seed, generation);
+  return absl::OkStatus();
+}
+
 class SimHashParametersOp : public OpKernel {
  public:
   explicit SimHashParametersOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -22,10 +30,12 @@ class SimHashParametersOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    uint64_t seed = 0;
     Tensor *index, *value;
+    OP_REQUIRES_OK(ctx, GenerationSeed(ctx, seed_, &seed));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {projections_, nonzeros_}, &index));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {projections_, nonzeros_}, &value));
-    MakeSimHash(seed_, dim_, projections_, nonzeros_, index->flat<int32_t>().data(),
+    MakeSimHash(seed, dim_, projections_, nonzeros_, index->flat<int32_t>().data(),
                 value->flat<float>().data());
   }
 
@@ -181,9 +191,11 @@ class DwtaParametersOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    uint64_t seed = 0;
     Tensor* index;
+    OP_REQUIRES_OK(ctx, GenerationSeed(ctx, seed_, &seed));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {bins_, bin_size_}, &index));
-    MakeDwta(seed_, dim_, bins_, bin_size_, index->flat<int32_t>().data());
+    MakeDwta(seed, dim_, bins_, bin_size_, index->flat<int32_t>().data());
   }
 
  private:
@@ -195,6 +207,7 @@ class DwtaCodesOp : public OpKernel {
   explicit DwtaCodesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "tables", &tables_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "address_bits", &address_bits_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("densify", &densify_));
     OP_REQUIRES(ctx, address_bits_ <= 30,
                 absl::InvalidArgumentError("address_bits must not exceed 30"));
   }
@@ -218,13 +231,79 @@ class DwtaCodesOp : public OpKernel {
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {x.dim_size(0), tables_}, &codes));
     UseHugePages(codes->data(), codes->TotalBytes());
     const Dwta hash = {x.dim_size(1), bins_per_table, tables_,
-                       bin_size,      address_bits_,  index.flat<int32_t>().data()};
+                       bin_size,      address_bits_,  index.flat<int32_t>().data(),
+                       densify_};
     OP_REQUIRES_OK(ctx, NotFinite(ctx, DwtaCodes(hash, x.flat<float>().data(), x.dim_size(0),
                                                  codes->flat<int32_t>().data(), PoolOf(ctx))));
   }
 
  private:
   int64_t tables_, address_bits_;
+  bool densify_;
+};
+
+class MinHashParametersOp : public OpKernel {
+ public:
+  explicit MinHashParametersOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "dim", &dim_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "permutations", &permutations_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    uint64_t seed = 0;
+    Tensor* place;
+    OP_REQUIRES_OK(ctx, GenerationSeed(ctx, seed_, &seed));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {permutations_, dim_}, &place));
+    MakeMinHash(seed, dim_, permutations_, place->flat<int32_t>().data());
+  }
+
+ private:
+  int64_t seed_, dim_, permutations_;
+};
+
+class MinHashCodesOp : public OpKernel {
+ public:
+  explicit MinHashCodesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "top", &top_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "bins_per_table", &bins_per_table_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "tables", &tables_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "bins_per_permutation", &bins_per_permutation_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "address_bits", &address_bits_));
+    OP_REQUIRES(ctx, address_bits_ <= 30,
+                absl::InvalidArgumentError("address_bits must not exceed 30"));
+    constexpr int64_t kMost = int64_t{1} << 24;
+    OP_REQUIRES(ctx,
+                bins_per_table_ <= kMost && tables_ <= kMost / bins_per_table_ &&
+                    bins_per_permutation_ <= kMost,
+                absl::InvalidArgumentError("at most 2 ** 24 bins"));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    for (int i = 0; i < 2; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
+    const Tensor& x = ctx->input(0);
+    const Tensor& place = ctx->input(1);
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of place", place.dim_size(1), x.dim_size(1)));
+    OP_REQUIRES_OK(
+        ctx, ExpectEqual(ctx, "number of permutations", place.dim_size(0),
+                         MinHashPermutations(bins_per_table_ * tables_, bins_per_permutation_)));
+    OP_REQUIRES_OK(ctx, ExpectCoordinates(ctx, place, x.dim_size(1)));
+    Tensor* codes;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {x.dim_size(0), tables_}, &codes));
+    UseHugePages(codes->data(), codes->TotalBytes());
+    const MinHash hash = {x.dim_size(1),
+                          top_,
+                          bins_per_table_,
+                          tables_,
+                          bins_per_permutation_,
+                          address_bits_,
+                          place.flat<int32_t>().data()};
+    OP_REQUIRES_OK(ctx, NotFinite(ctx, MinHashCodes(hash, x.flat<float>().data(), x.dim_size(0),
+                                                    codes->flat<int32_t>().data(), PoolOf(ctx))));
+  }
+
+ private:
+  int64_t top_, bins_per_table_, tables_, bins_per_permutation_, address_bits_;
 };
 
 class BuildTablesOp : public OpKernel {
@@ -250,13 +329,51 @@ class BuildTablesOp : public OpKernel {
   int64_t buckets_;
 };
 
+class ArrangeBucketsOp : public OpKernel {
+ public:
+  explicit ArrangeBucketsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    std::string policy;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("policy", &policy));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
+    policy_ = policy == "fifo" ? BucketPolicy::kFifo : BucketPolicy::kReservoir;
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    for (int i = 0; i < 2; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 2));
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 2, 0));
+    const Tensor& ptr = ctx->input(0);
+    const Tensor& ids = ctx->input(1);
+    const int64_t tables = ptr.dim_size(0), buckets = ptr.dim_size(1) - 1;
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "tables in neuron_ids", ids.dim_size(0), tables));
+    OP_REQUIRES(ctx, buckets >= 0, absl::InvalidArgumentError("bucket_ptr must have columns"));
+    Tensor* arranged;
+    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({1}, 0, ids.shape(), &arranged));
+    int32_t* out = arranged->flat<int32_t>().data();
+    if (out != ids.flat<int32_t>().data()) {
+      UseHugePages(arranged->data(), arranged->TotalBytes());
+      std::copy_n(ids.flat<int32_t>().data(), ids.NumElements(), out);
+    }
+    const uint64_t seed = Mix(seed_, ctx->input(2).scalar<int64_t>()());
+    OP_REQUIRES_OK(ctx,
+                   Invalid(ctx, ArrangeBuckets(ptr.flat<int32_t>().data(), tables, buckets,
+                                               ids.dim_size(1), policy_, seed, out, PoolOf(ctx))));
+  }
+
+ private:
+  int64_t seed_;
+  BucketPolicy policy_;
+};
+
 REGISTER_KERNEL_BUILDER(Name("DslideSimHashParameters").Device(DEVICE_CPU), SimHashParametersOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSimHashCodes").Device(DEVICE_CPU), SimHashCodesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideProjectionCodes").Device(DEVICE_CPU), ProjectionCodesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideLearnProjections").Device(DEVICE_CPU), LearnProjectionsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideDwtaParameters").Device(DEVICE_CPU), DwtaParametersOp);
 REGISTER_KERNEL_BUILDER(Name("DslideDwtaCodes").Device(DEVICE_CPU), DwtaCodesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideMinHashParameters").Device(DEVICE_CPU), MinHashParametersOp);
+REGISTER_KERNEL_BUILDER(Name("DslideMinHashCodes").Device(DEVICE_CPU), MinHashCodesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideBuildTables").Device(DEVICE_CPU), BuildTablesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideArrangeBuckets").Device(DEVICE_CPU), ArrangeBucketsOp);
 
 }  // namespace
 }  // namespace dslide

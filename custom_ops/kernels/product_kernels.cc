@@ -1,4 +1,6 @@
+#include "custom_ops/core/one_against_all.h"
 #include "custom_ops/core/softmax.h"
+#include "custom_ops/core/sparse_output.h"
 #include "custom_ops/core/sparse_products.h"
 #include "custom_ops/kernels/glue.h"
 
@@ -150,13 +152,16 @@ absl::Status SoftmaxInput(OpKernelContext* ctx, ActiveSets* active, CsrView* lab
   return absl::OkStatus();
 }
 
+// The error of a row with a label that is not active; OK if there is none.
 absl::Status LostLabel(int64_t row) {
+  if (row < 0) return absl::OkStatus();
   return absl::InvalidArgumentError("row " + std::to_string(row) +
                                     " has a label that is not in its active set; a sampler must "
                                     "include all labels");
 }
 
-class SoftmaxCrossentropyOp : public OpKernel {
+// A loss of active sets with its gradient by their logits.
+class ActiveLossOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
@@ -168,10 +173,35 @@ class SoftmaxCrossentropyOp : public OpKernel {
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {labels.rows}, &loss));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.own.size()}, &gradient));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 2, {labels.rows, active.shared.count}, &shared_gradient));
-    const int64_t bad = SoftmaxCrossentropy(active, labels, loss->flat<float>().data(),
-                                            gradient->flat<float>().data(),
-                                            shared_gradient->flat<float>().data(), PoolOf(ctx));
-    if (bad >= 0) OP_REQUIRES_OK(ctx, LostLabel(bad));
+    OP_REQUIRES_OK(
+        ctx, Work(ctx, active, labels, loss->flat<float>().data(), gradient->flat<float>().data(),
+                  shared_gradient->flat<float>().data()));
+  }
+
+  virtual absl::Status Work(OpKernelContext* ctx, const ActiveSets& active, const CsrView& labels,
+                            float* loss, float* gradient, float* shared_gradient) = 0;
+};
+
+class SoftmaxCrossentropyOp : public ActiveLossOp {
+ public:
+  using ActiveLossOp::ActiveLossOp;
+
+  absl::Status Work(OpKernelContext* ctx, const ActiveSets& active, const CsrView& labels,
+                    float* loss, float* gradient, float* shared_gradient) override {
+    return LostLabel(
+        SoftmaxCrossentropy(active, labels, loss, gradient, shared_gradient, PoolOf(ctx)));
+  }
+};
+
+class BinaryCrossentropyOp : public ActiveLossOp {
+ public:
+  using ActiveLossOp::ActiveLossOp;
+
+  absl::Status Work(OpKernelContext* ctx, const ActiveSets& active, const CsrView& labels,
+                    float* loss, float* gradient, float* shared_gradient) override {
+    TF_RETURN_IF_ERROR(ExpectVector(ctx, 9, "length of own_offsets", active.own.size()));
+    return LostLabel(BinaryCrossentropy(active, ctx->input(9).flat<float>().data(), labels, loss,
+                                        gradient, shared_gradient, PoolOf(ctx)));
   }
 };
 
@@ -189,8 +219,7 @@ class SoftmaxPartsOp : public OpKernel {
     OP_REQUIRES_OK(ctx, Allocate(ctx, 2, {labels.rows}, &label_sum));
     const SoftmaxParts parts = {top->flat<float>().data(), log_sum->flat<float>().data(),
                                 label_sum->flat<float>().data()};
-    const int64_t bad = PartsOfSoftmax(active, labels, parts, PoolOf(ctx));
-    if (bad >= 0) OP_REQUIRES_OK(ctx, LostLabel(bad));
+    OP_REQUIRES_OK(ctx, LostLabel(PartsOfSoftmax(active, labels, parts, PoolOf(ctx))));
   }
 };
 
@@ -207,9 +236,9 @@ class SoftmaxGradientOp : public OpKernel {
     Tensor *gradient, *shared_gradient;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.own.size()}, &gradient));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {labels.rows, active.shared.count}, &shared_gradient));
-    const int64_t bad = GradientOfSoftmax(active, labels, totals, gradient->flat<float>().data(),
-                                          shared_gradient->flat<float>().data(), PoolOf(ctx));
-    if (bad >= 0) OP_REQUIRES_OK(ctx, LostLabel(bad));
+    OP_REQUIRES_OK(
+        ctx, LostLabel(GradientOfSoftmax(active, labels, totals, gradient->flat<float>().data(),
+                                         shared_gradient->flat<float>().data(), PoolOf(ctx))));
   }
 };
 
@@ -258,6 +287,51 @@ class ActiveTopKOp : public OpKernel {
   int64_t k_;
 };
 
+// What the next two share: values of active sets, and whether zeros among them stay.
+class SparseOutputOp : public OpKernel {
+ public:
+  explicit SparseOutputOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("keep_zeros", &keep_zeros_));
+  }
+
+ protected:
+  bool keep_zeros_;
+};
+
+class SparseFromActiveOp : public SparseOutputOp {
+ public:
+  using SparseOutputOp::SparseOutputOp;
+
+  void Compute(OpKernelContext* ctx) override {
+    ActiveSets active;
+    OP_REQUIRES_OK(ctx, ActiveSetsInput(ctx, &active));
+    const SparseOutput output(active, keep_zeros_, PoolOf(ctx));
+    Tensor *indices, *values;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {output.size(), 2}, &indices));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {output.size()}, &values));
+    output.Write(indices->flat<int64_t>().data(), values->flat<float>().data(), PoolOf(ctx));
+  }
+};
+
+class ActiveFromSparseOp : public SparseOutputOp {
+ public:
+  using SparseOutputOp::SparseOutputOp;
+
+  void Compute(OpKernelContext* ctx) override {
+    ActiveSets active;
+    OP_REQUIRES_OK(ctx, ActiveSetsInput(ctx, &active));
+    const SparseOutput output(active, keep_zeros_, PoolOf(ctx));
+    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 5, "length of entries", output.size()));
+    Tensor *own, *shared;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {active.own.size()}, &own));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {active.own.rows, active.shared.count}, &shared));
+    output.Spread(ctx->input(5).flat<float>().data(), own->flat<float>().data(),
+                  shared->flat<float>().data(), PoolOf(ctx));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("DslideSparseFromActive").Device(DEVICE_CPU), SparseFromActiveOp);
+REGISTER_KERNEL_BUILDER(Name("DslideActiveFromSparse").Device(DEVICE_CPU), ActiveFromSparseOp);
 REGISTER_KERNEL_BUILDER(Name("DslideActiveLogits").Device(DEVICE_CPU), ActiveLogitsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCsrMatMul").Device(DEVICE_CPU), CsrMatMulOp);
 REGISTER_KERNEL_BUILDER(Name("DslideActiveMatMul").Device(DEVICE_CPU), ActiveMatMulOp);
@@ -265,6 +339,7 @@ REGISTER_KERNEL_BUILDER(Name("DslideRowGradient").Device(DEVICE_CPU), RowGradien
 REGISTER_KERNEL_BUILDER(Name("DslideEntrySums").Device(DEVICE_CPU), EntrySumsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSoftmaxCrossentropy").Device(DEVICE_CPU),
                         SoftmaxCrossentropyOp);
+REGISTER_KERNEL_BUILDER(Name("DslideBinaryCrossentropy").Device(DEVICE_CPU), BinaryCrossentropyOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSoftmaxParts").Device(DEVICE_CPU), SoftmaxPartsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSoftmaxGradient").Device(DEVICE_CPU), SoftmaxGradientOp);
 REGISTER_KERNEL_BUILDER(Name("DslideScaleRows").Device(DEVICE_CPU), ScaleRowsOp);

@@ -46,6 +46,7 @@ DimensionHandle VariableDim(InferenceContext* c, int input, int dim, int rank) {
 }  // namespace
 
 REGISTER_OP("DslideSimHashParameters")
+    .Input("generation: int64")
     .Attr("seed: int")
     .Attr("dim: int >= 1")
     .Attr("projections: int >= 1")
@@ -53,6 +54,7 @@ REGISTER_OP("DslideSimHashParameters")
     .Output("index: int32")
     .Output("value: float")
     .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
       int64_t projections, nonzeros;
       TF_RETURN_IF_ERROR(c->GetAttr("projections", &projections));
       TF_RETURN_IF_ERROR(c->GetAttr("nonzeros", &nonzeros));
@@ -113,12 +115,14 @@ REGISTER_OP("DslideLearnProjections")
     });
 
 REGISTER_OP("DslideDwtaParameters")
+    .Input("generation: int64")
     .Attr("seed: int")
     .Attr("dim: int >= 1")
     .Attr("bins: int >= 1")
     .Attr("bin_size: int >= 1")
     .Output("index: int32")
     .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
       int64_t bins, bin_size;
       TF_RETURN_IF_ERROR(c->GetAttr("bins", &bins));
       TF_RETURN_IF_ERROR(c->GetAttr("bin_size", &bin_size));
@@ -130,6 +134,39 @@ REGISTER_OP("DslideDwtaCodes")
     .Input("x: float")
     .Input("index: int32")
     .Attr("tables: int >= 1")
+    .Attr("address_bits: int >= 0")
+    .Attr("densify: bool = true")
+    .Output("codes: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2}));
+      int64_t tables;
+      TF_RETURN_IF_ERROR(c->GetAttr("tables", &tables));
+      c->set_output(0, c->Matrix(c->Dim(c->input(0), 0), tables));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideMinHashParameters")
+    .Input("generation: int64")
+    .Attr("seed: int")
+    .Attr("dim: int >= 1")
+    .Attr("permutations: int >= 1")
+    .Output("place: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
+      int64_t dim, permutations;
+      TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+      TF_RETURN_IF_ERROR(c->GetAttr("permutations", &permutations));
+      c->set_output(0, c->Matrix(permutations, dim));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideMinHashCodes")
+    .Input("x: float")
+    .Input("place: int32")
+    .Attr("top: int >= 1")
+    .Attr("bins_per_table: int >= 1")
+    .Attr("tables: int >= 1")
+    .Attr("bins_per_permutation: int >= 1")
     .Attr("address_bits: int >= 0")
     .Output("codes: int32")
     .SetShapeFn([](InferenceContext* c) {
@@ -155,6 +192,19 @@ REGISTER_OP("DslideBuildTables")
       return absl::OkStatus();
     });
 
+REGISTER_OP("DslideArrangeBuckets")
+    .Input("bucket_ptr: int32")
+    .Input("neuron_ids: int32")
+    .Input("step: int64")
+    .Attr("policy: {'reservoir', 'fifo'}")
+    .Attr("seed: int")
+    .Output("arranged: int32")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 0}));
+      c->set_output(0, Like(c, 1));
+      return absl::OkStatus();
+    });
+
 REGISTER_OP("DslideSelectFromTables")
     .Input("codes: int32")
     .Input("bucket_ptr: int32")
@@ -165,7 +215,10 @@ REGISTER_OP("DslideSelectFromTables")
     .Input("step: int64")
     .Attr("hashed: int >= 0")
     .Attr("bucket_size: int >= 1")
+    .Attr("from_start: bool = false")
+    .Attr("least_votes: int >= 0 = 0")
     .Attr("seed: int")
+    .Attr("by_code: bool = false")
     .Output("row_splits: int64")
     .Output("ids: int32")
     .SetShapeFn([](InferenceContext* c) {
@@ -183,6 +236,8 @@ REGISTER_OP("DslideSelectForBatch")
     .Input("step: int64")
     .Attr("hashed: int >= 0")
     .Attr("bucket_size: int >= 1")
+    .Attr("from_start: bool = false")
+    .Attr("least_votes: int >= 0 = 0")
     .Attr("seed: int")
     .Output("ids: int32")
     .SetShapeFn([](InferenceContext* c) {
@@ -350,6 +405,30 @@ REGISTER_OP("DslideEntrySums")
       .Input("shared_logits: float") \
       .Input("shared: int32")
 
+REGISTER_OP("DslideSparseFromActive")
+    .DSLIDE_ACTIVE_SETS.Attr("keep_zeros: bool")
+    .Output("indices: int64")
+    .Output("values: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1}));
+      const DimensionHandle entries = c->UnknownDim();
+      c->set_output(0, c->Matrix(entries, 2));
+      c->set_output(1, c->Vector(entries));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideActiveFromSparse")
+    .DSLIDE_ACTIVE_SETS.Input("entries: float")
+    .Attr("keep_zeros: bool")
+    .Output("own: float")
+    .Output("shared_values: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1, 1}));
+      c->set_output(0, Like(c, 0));
+      c->set_output(1, Like(c, 3));
+      return absl::OkStatus();
+    });
+
 #define DSLIDE_SOFTMAX                            \
   DSLIDE_ACTIVE_SETS.Input("label_splits: int64") \
       .Input("label_ids: int32")                  \
@@ -385,6 +464,19 @@ REGISTER_OP("DslideSoftmaxCrossentropy")
     .Output("shared_gradient: float")
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1, 1, 1, 1, 1}));
+      c->set_output(0, c->Vector(RowsOf(c, 1)));
+      c->set_output(1, Like(c, 0));
+      c->set_output(2, Like(c, 3));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideBinaryCrossentropy")
+    .DSLIDE_SOFTMAX.Input("own_offsets: float")
+    .Output("loss: float")
+    .Output("logits_gradient: float")
+    .Output("shared_gradient: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 2, 1, 1, 1, 1, 1, 1}));
       c->set_output(0, c->Vector(RowsOf(c, 1)));
       c->set_output(1, Like(c, 0));
       c->set_output(2, Like(c, 3));
@@ -493,6 +585,121 @@ REGISTER_OP("DslideFullCrossentropyGradient")
       c->set_output(0, Like(c, 0));
       c->set_output(1, c->Matrix(units, c->Dim(c->input(0), 1)));
       if (c->num_outputs() > 2) c->set_output(2, c->Vector(units));
+      return absl::OkStatus();
+    });
+
+// Connections: those of feature f lead to connection_neurons[connection_splits[f]] and so on, each
+// with a weight. The features of a batch are a CSR with values.
+REGISTER_OP("DslideConnect")
+    .Input("row_splits: int64")
+    .Input("ids: int32")
+    .Input("label_splits: int64")
+    .Input("label_ids: int32")
+    .Attr("features: int >= 1")
+    .Attr("units: int >= 1")
+    .Attr("most: int >= 1")
+    .Attr("smoothing: float")
+    .Output("connection_splits: int64")
+    .Output("connection_neurons: int32")
+    .Output("together: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1}));
+      int64_t features;
+      TF_RETURN_IF_ERROR(c->GetAttr("features", &features));
+      c->set_output(0, c->Vector(features + 1));
+      const DimensionHandle connections = c->UnknownDim();
+      for (int i : {1, 2}) c->set_output(i, c->Vector(connections));
+      return absl::OkStatus();
+    });
+
+#define DSLIDE_CONNECTED_INPUTS           \
+  Input("values: float")                  \
+      .Input("row_splits: int64")         \
+      .Input("ids: int32")                \
+      .Input("connection_splits: int64")  \
+      .Input("connection_neurons: int32") \
+      .Input("weights: resource")         \
+      .Input("bias: use_bias * resource") \
+      .Attr("use_bias: int >= 0")         \
+      .Attr("units: int >= 1")
+
+REGISTER_OP("DslideActivateConnected")
+    .DSLIDE_CONNECTED_INPUTS.Input("label_splits: int64")
+    .Input("label_ids: int32")
+    .Attr("count: int >= 0")
+    .Output("active_splits: int64")
+    .Output("active_ids: int32")
+    .Output("logits: float")
+    .Output("match_splits: int64")
+    .Output("match_position: int32")
+    .Output("match_entry: int32")
+    .Output("match_place: int32")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1, 1}));
+      const DimensionHandle active = c->UnknownDim(), matches = c->UnknownDim();
+      for (int i : {0, 3}) c->set_output(i, Like(c, 1));
+      for (int i : {1, 2}) c->set_output(i, c->Vector(active));
+      for (int i : {4, 5, 6}) c->set_output(i, c->Vector(matches));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideConnectedLogits")
+    .DSLIDE_CONNECTED_INPUTS.Output("logits: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1, 1}));
+      int64_t units;
+      TF_RETURN_IF_ERROR(c->GetAttr("units", &units));
+      c->set_output(0, c->Matrix(RowsOf(c, 1), units));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideConnectedTopK")
+    .DSLIDE_CONNECTED_INPUTS.Attr("k: int >= 1")
+    .Output("top_ids: int32")
+    .Output("scores: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1, 1}));
+      int64_t k;
+      TF_RETURN_IF_ERROR(c->GetAttr("k", &k));
+      for (int i : {0, 1}) c->set_output(i, c->Matrix(RowsOf(c, 1), k));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideConnectedLosses")
+    .DSLIDE_CONNECTED_INPUTS.Input("label_splits: int64")
+    .Input("label_ids: int32")
+    .Output("softmax_loss: float")
+    .Output("binary_loss: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1, 1}));
+      for (int i : {0, 1}) c->set_output(i, c->Vector(RowsOf(c, 1)));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DslideConnectionGradient")
+    .Input("values: float")
+    .Input("active_splits: int64")
+    .Input("active_ids: int32")
+    .Input("upstream: float")
+    .Input("match_splits: int64")
+    .Input("match_position: int32")
+    .Input("match_entry: int32")
+    .Input("match_place: int32")
+    .Attr("connections: int >= 0")
+    .Attr("units: int >= 1")
+    .Output("connection_ids: int32")
+    .Output("connection_gradient: float")
+    .Output("neurons: int32")
+    .Output("bias_gradient: float")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1, 1, 1, 1, 1}));
+      const DimensionHandle connections = c->UnknownDim(), neurons = c->UnknownDim();
+      for (int i : {0, 1}) c->set_output(i, c->Vector(connections));
+      for (int i : {2, 3}) c->set_output(i, c->Vector(neurons));
       return absl::OkStatus();
     });
 

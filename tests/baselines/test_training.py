@@ -7,7 +7,7 @@ from scipy import sparse
 from baselines import datasets
 from baselines.methods import METHODS, Kind
 from baselines.ranks import Ranks, bytes_on_interface, without_launcher
-from baselines.training import Clock, Exchanged, Rate, StepMethod, hits_of, precisions_of
+from baselines.training import Clock, Exchanged, Hits, Rate, StepMethod, worth_of
 from tf_dslide.data import Dataset, write_xmc
 
 LABELS = [[0, 4], [], [1, 2, 3, 4]]
@@ -25,9 +25,20 @@ def test_hits_against_sets(rng):
     expected = [
         sum(len(set(best[row, :k]) & set(LABELS[row])) for row in range(3)) for k in (1, 3, 5)
     ]
-    hits = hits_of(small(), best)
-    assert hits.tolist() == expected == [1, 2, 2]
-    assert precisions_of(hits, 3) == pytest.approx({"p1": 1 / 3, "p3": 2 / 9, "p5": 2 / 15})
+    worth = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    hits = Hits.of(small(), best, worth)
+    assert hits.counts.tolist() == expected == [1, 2, 2]
+    # Row 0 has all its labels, of worth 1 and 5; row 2 none of those of worth 2 to 5.
+    wanted = {"p1": 1 / 3, "p3": 2 / 9, "p5": 2 / 15, "psp5": 6 / (6 + 14)}
+    assert hits.precisions(3) == pytest.approx(wanted)
+    parts = [small().take([row]) for row in range(3)]
+    summed = sum((Hits.of(part, best[[i]], worth) for i, part in enumerate(parts)), Hits())
+    assert summed.precisions(3) == pytest.approx(wanted)
+
+
+def test_rare_labels_are_worth_more():
+    worth = worth_of(small().take([0, 0, 0, 2]))
+    assert worth[0] < worth[1] < worth[5]
 
 
 def test_data_by_path(tmp_path):

@@ -11,13 +11,15 @@ from cli_helpers import NUM_LABELS, SMALL, dslide
 
 from tf_dslide import (
     DWTA,
+    WTA,
     AllNeurons,
     LogUniformSampler,
+    MinHash,
     SharedLshSampler,
     SimHash,
     UniformSampler,
 )
-from tf_dslide.cli import callbacks
+from tf_dslide.cli import callbacks, network, settings
 
 
 def train(data, out, *options):
@@ -138,6 +140,18 @@ def test_options_reach_the_model(files, tmp_path):
     schedule = model.optimizer.get_config()["learning_rate"]
     assert schedule["class_name"] == "CosineDecay"
     assert schedule["config"]["decay_steps"] == 18  # 570 samples are left to train on
+
+
+@pytest.mark.parametrize(
+    ("name", "family"), [(None, SimHash), ("wta", WTA), ("dwta", DWTA), ("minhash", MinHash)]
+)
+def test_hash_families(name, family):
+    for bits in (None, 7):
+        made = network._make_hash(settings.SamplerSettings("lsh", name, bits, tables=4), seed=5)
+        assert type(made) is family
+        assert (made.tables, made.seed) == (4, 5)
+        made.build(32, 100_000)
+        assert made.buckets == 2 ** (bits or (12 if family in (WTA, DWTA) else 11))
 
 
 def test_synthetic_preset_and_validation_split(tmp_path):

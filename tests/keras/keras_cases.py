@@ -148,8 +148,9 @@ def dense(gradient: object) -> np.ndarray:
 
 def run_python(code: str, *args: object, limit_s: int = 120, **environment: str) -> str:
     """Runs `code` in a fresh process and returns what it printed."""
+    program = f"import tests.fewer_imports\n{textwrap.dedent(code)}"
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
+        [sys.executable, "-c", program, *map(str, args)],
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),

@@ -72,6 +72,14 @@ def sequences_with_a_mask_in_half_precision():
     run(model, y[:, 0].reshape(-1, 4), x.reshape(-1, 4, DIM), sample_weight=weights)
 
 
+def hidden_layer():
+    hashed = LshSampler(hash=SimHash(bits=12, tables=4), active=200, random=0.0, head=0.0)
+    hidden = [DSlideHidden(UNITS, sampler=hashed), SparseDense(8, activation="relu")]
+    model = compiled(sequential(*hidden, DSlideDense(300)), measured=[PrecisionAtK(1)])
+    run(model, y % 300)
+    model.predict(x, batch_size=BATCH, verbose=0)
+
+
 def by_hand():
     layer, optimizer = wide(lsh), SparseAdam()
     loss_fn, metric = SlideCrossentropy(), PrecisionAtK(1)
@@ -113,7 +121,7 @@ small = sequential(DSlideDense(300))
 small.compile(SparseAdam(), SlideCrossentropy())
 run(small, y[:8] % 300, x[:8])
 cases = [plain, all_neurons, two_outputs_clipped_and_several_steps,
-         sequences_with_a_mask_in_half_precision, by_hand, control]
+         sequences_with_a_mask_in_half_precision, hidden_layer, by_hand, control]
 grown = {}
 for case in cases:
     # Each case alone would take a process; so each must not raise the peak of those before it.
@@ -136,6 +144,7 @@ CASES = [
     "all_neurons",
     "two_outputs_clipped_and_several_steps",
     "sequences_with_a_mask_in_half_precision",
+    "hidden_layer",
     "by_hand",
 ]
 

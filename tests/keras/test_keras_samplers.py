@@ -11,10 +11,13 @@ from keras_cases import Labels, active_rows, close, padded, random_labels, wide_
 import tf_dslide
 from tf_dslide import (
     DWTA,
+    WTA,
     AllNeurons,
     DSlideDense,
+    HashFamily,
     LogUniformSampler,
     LshSampler,
+    MinHash,
     SharedLshSampler,
     SimHash,
     SlideCrossentropy,
@@ -75,8 +78,16 @@ EVERY = {
     "lsh_head": LshSampler(active=60, random=0.1, head=0.9),
     "lsh_no_head": LshSampler(active=60, random=0.8, head=0.0),
     "dwta": LshSampler(hash=DWTA(tables=9), active=60),
+    "min_hash": LshSampler(hash=MinHash(tables=9), active=60),
     "shared": SharedLshSampler(active=60),
     "shared_hashed": SharedLshSampler(active=60, random=0.0, head=0.0),
+    "reservoir": LshSampler(active=60, random=0.1, bucket_size=2, bucket_policy="reservoir"),
+    "fifo": LshSampler(active=60, random=0.1, bucket_size=2, bucket_policy="fifo"),
+    "union": LshSampler(active=60, random=0.1, selection="union"),
+    "threshold": LshSampler(active=60, random=0.1, selection="threshold", threshold=3),
+    "shared_union": SharedLshSampler(
+        active=60, random=0.1, selection="union", bucket_policy="reservoir"
+    ),
     "tiny": LshSampler(hash=SimHash(bits=2, tables=1), active=2, bucket_size=1),
     "uniform": UniformSampler(30),
     "log_uniform": LogUniformSampler(30, correction=True),
@@ -346,13 +357,100 @@ def test_hashing_finds_the_best_neurons_far_more_often_than_chance():
     wanted = rng.integers(0, units, 64)
     x = kernel[wanted] + 0.3 * rng.normal(size=(64, dim)).astype("float32")
     best = np.argsort(-x @ kernel.T, axis=1)[:, 0]
-    for family in (SimHash(), DWTA()):
+    for family in (SimHash(), DWTA(), WTA(), MinHash()):
         sampler = LshSampler(hash=family, active=400, random=0.0, head=0.0)
         sets, _ = choose(sampler, x, None, units=units, kernel=kernel)
         recall = np.mean([i in row for i, row in zip(best, sets, strict=True)])
         share = np.mean([len(row) for row in sets]) / units
         assert share <= 0.1
         assert recall > 0.9
+
+
+@pytest.mark.parametrize("selection", ["frequency", "union", "threshold"])
+def test_selections_by_votes(selection, case):
+    """What a layer chooses without head and chance, against votes counted from its codes."""
+    x, labels = case
+    hash_family = SimHash(bits=3, tables=12)
+    sampler = LshSampler(
+        hash=hash_family,
+        active=70,
+        random=0,
+        head=0,
+        bucket_size=UNITS,
+        selection=selection,
+        threshold=4,
+    )
+    kernel = np.random.default_rng(1).normal(size=(UNITS, DIM)).astype("float32")
+    sets, _ = choose(sampler, x, labels, kernel=kernel)
+    hash_family.build(DIM, UNITS)
+    codes, neuron_codes = hash_family.codes(x).numpy(), hash_family.codes(kernel).numpy()
+    votes = (codes[:, None] == neuron_codes).sum(-1)
+    least = {"frequency": 1, "union": 1, "threshold": 4}[selection]
+    assert (votes >= least).sum(1).max() > 70
+    for ids, row, found in zip(labels, sets, votes, strict=True):
+        added, allowed = set(row) - set(ids), set(np.flatnonzero(found >= least)) - set(ids)
+        assert added <= allowed
+        assert len(added) == min(len(allowed), 70 - len(ids))
+        if selection == "frequency" and allowed > added:
+            assert min(found[[*added]]) >= max(found[[*(allowed - added)]])
+
+
+@pytest.mark.parametrize("kind", [LshSampler, SharedLshSampler])
+def test_predictions_take_the_most_voted_whatever_the_selection(kind, case):
+    x, _ = case
+    kernel = np.random.default_rng(1).normal(size=(UNITS, DIM))
+    chosen = [
+        choose(kind(active=40, selection=selection), x, None, kernel=kernel)
+        for selection in ("frequency", "union", "threshold")
+    ]
+    assert chosen[0] == chosen[1] == chosen[2]
+
+
+@pytest.mark.parametrize("policy", ["window", "reservoir", "fifo"])
+def test_what_long_buckets_give(policy, case):
+    """Between rebuilds a window moves and reservoirs stay; fifo keeps the highest numbers."""
+    x, _ = case
+    sampler = LshSampler(
+        hash=SimHash(bits=2, tables=1),
+        active=50,
+        random=0,
+        head=0,
+        bucket_size=9,
+        bucket_policy=policy,
+    )
+    layer = DSlideDense(UNITS, sampler=sampler)
+    layer.build((None, DIM))
+    nothing = to_csr(np.full((ROWS, 1), -1), UNITS)
+    selector: Any = layer._at_work.selector
+
+    def rows(step):
+        chosen = selector.select(tf.constant(x), nothing, layer.kernel, layer.bias, step)
+        return active_rows(chosen)[0]
+
+    first, second = (rows(tf.constant(step, tf.int64)) for step in (1, 2))
+    layer.rebuild()
+    third = rows(tf.constant(3, tf.int64))
+    assert all(len(row) == 9 for row in first)
+    assert (first == second) == (policy != "window")
+    assert (second == third) == (policy == "fifo")
+    if policy == "fifo":
+        selector._hash.build(DIM, UNITS)
+        codes, neurons = (
+            selector._hash.codes(tf.convert_to_tensor(v))[:, 0].numpy() for v in (x, layer.kernel)
+        )
+        for code, row in zip(codes, first, strict=True):
+            assert row == np.flatnonzero(neurons == code)[-9:].tolist()
+
+
+def test_families_choose_buckets_of_about_64():
+    """So that a neuron shares its bucket with as many of a layer of random weights."""
+    units, dim = 8192, 64
+    kernel = np.random.default_rng(3).normal(size=(units, dim)).astype("float32")
+    for family in (SimHash(), WTA(), DWTA(), MinHash()):
+        family.build(dim, units)
+        codes = family.codes(tf.constant(kernel)).numpy()
+        shared = [(np.bincount(column).astype(float) ** 2).sum() / units for column in codes.T]
+        assert 8 < np.mean(shared) < 160, family
 
 
 def test_approximate_top_k_is_a_part_of_the_exact_one():
@@ -426,6 +524,11 @@ def unchecked(kind: Any, **arguments: Any) -> Any:
         (lambda: LshSampler(head=float("nan")), "`head`.*nan"),
         (lambda: LshSampler(random=0.75, head=0.5), "sum.*0.75 and 0.5"),
         (lambda: LshSampler(bucket_size=0), "`bucket_size`.*0"),
+        (lambda: LshSampler(bucket_policy="lifo"), "`bucket_policy`.*window.*fifo.*lifo"),
+        (lambda: LshSampler(selection="vanilla"), "`selection`.*frequency.*union.*vanilla"),
+        (lambda: LshSampler(selection="threshold", threshold=0), "`threshold`.*0"),
+        (lambda: LshSampler(rehash_every=-1), "`rehash_every`.*-1"),
+        (lambda: LshSampler(hash=HashFamily(3, 0), rehash_every=1), "`rehash_every`.*HashFamily"),
         (lambda: LshSampler(rebuild_every=0), "`rebuild_every`.*0"),
         (lambda: LshSampler(rebuild_decay=-0.1), "`rebuild_decay`.*-0.1"),
         (lambda: LshSampler(rebuild_decay=float("nan")), "`rebuild_decay`.*nan"),
@@ -442,6 +545,12 @@ def unchecked(kind: Any, **arguments: Any) -> Any:
         (lambda: unchecked(DWTA, bin_size=8.0), "`bin_size`.*8.0"),
         (lambda: DWTA(address_bits=0), "`address_bits`.*0"),
         (lambda: DWTA(bins=30, bin_size=8), "30"),
+        (lambda: WTA(bins=0), "`bins`.*0"),
+        (lambda: MinHash(bins=0), "`bins`.*0"),
+        (lambda: MinHash(top=0), "`top`.*0"),
+        (lambda: MinHash(tables=-1), "`tables`.*-1"),
+        (lambda: MinHash(address_bits=25), "`address_bits`.*25"),
+        (lambda: WTA(bin_size=1), "`bin_size`.*1"),
         (lambda: DSlideDense(5, sampler="nearest"), "`sampler`.*nearest"),
         (lambda: DSlideDense(5, sampler=SimHash()), "`sampler`.*SimHash"),
         (lambda: DSlideDense(5, sampler=LshSampler), "`sampler`.*LshSampler"),
@@ -467,7 +576,7 @@ def test_names_stand_for_samplers():
 
 
 @pytest.mark.parametrize(("units", "dim"), [(1, 1), (2, 1), (100, 1), (3, 200)])
-@pytest.mark.parametrize("name", ["lsh", "dwta", "tiny", "shared", "log_uniform"])
+@pytest.mark.parametrize("name", ["lsh", "dwta", "min_hash", "tiny", "shared", "log_uniform"])
 def test_small_layers_train(name, units, dim):
     model = wide_model(units, dim, sampler=EVERY[name])
     model.compile(SparseAdam(0.1), SlideCrossentropy())
@@ -480,7 +589,7 @@ def test_small_layers_train(name, units, dim):
 
 
 def test_all_zero_inputs_and_all_zero_kernels_train():
-    for family in (SimHash(), DWTA()):
+    for family in (SimHash(), DWTA(), WTA(), MinHash()):
         model = wide_model(UNITS, DIM, sampler=LshSampler(hash=family, active=40))
         model.compile(SparseAdam(0.1), SlideCrossentropy())
         model.layers[0].kernel.assign(np.zeros((UNITS, DIM)))

@@ -17,17 +17,22 @@ from keras_cases import close, run_python, wide_model
 import tf_dslide
 from tf_dslide import (
     DWTA,
+    WTA,
     AllNeurons,
     DSlideDense,
+    DSlideHidden,
+    DSlideLinear,
     LabelPrior,
     Learned,
     LogUniformSampler,
     LshSampler,
+    MinHash,
     NDCGAtK,
     PrecisionAtK,
     PropensityScoredPrecisionAtK,
     SharedLshSampler,
     SimHash,
+    SlideBinaryCrossentropy,
     SlideCrossentropy,
     SparseAdagrad,
     SparseAdam,
@@ -47,12 +52,15 @@ SAMPLERS = {
         bucket_size=64,
         rebuild_every=2,
         rebuild_decay=0.3,
+        rehash_every=1,
         seed=4,
     ),
     "dwta": LshSampler(
         hash=DWTA(bins=2, tables=5, bin_size=4, address_bits=3, seed=2), rebuild_every=3
     ),
     "shared": SharedLshSampler(hash=SimHash(bits=4, tables=7), active=40, random=0.5, seed=4),
+    "reservoir": LshSampler(bucket_policy="reservoir", selection="threshold", threshold=5),
+    "fifo": SharedLshSampler(bucket_policy="fifo", selection="union"),
     "uniform": UniformSampler(20, correction=True, seed=3),
     "log_uniform": LogUniformSampler(20, seed=3),
     "all": AllNeurons(),
@@ -190,11 +198,12 @@ def test_a_fresh_process_trains_on_as_this_one_would(name, loaded):
 
 def test_the_schedule_is_restored_and_not_begun_again(loaded):
     _, before, after, _ = loaded
-    step, due, rebuilds = before["lsh"]["schedule"]
-    assert (after["lsh"]["schedule"] == [step, due, rebuilds]).all()
+    step, due, rebuilds, generation, _ = before["lsh"]["schedule"]
+    assert (after["lsh"]["schedule"] == before["lsh"]["schedule"]).all()
     assert step == 6
     assert rebuilds > 1
     assert due > step
+    assert generation == rebuilds - 1
 
 
 def test_save_weights_and_load_weights(tmp_path, loaded):
@@ -362,11 +371,15 @@ OBJECTS = [
     *SAMPLERS.values(),
     SimHash(bits=3, tables=4, density=0.9, seed=7),
     DWTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
+    WTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
+    MinHash(bins=3, tables=4, top=5, address_bits=9, seed=7),
     LshSampler(Learned(bits=3), active=9, rebuild_on_drift=0.1),
     Learned(bits=3, tables=4, steps=5, learning_rate=0.2, seed=7),
     LabelPrior([3, 0, 2**40], smoothing=0.5),
     SlideCrossentropy(reduction="sum", name="mine"),
     SlideCrossentropy(dtype="float32"),
+    SlideBinaryCrossentropy(reduction="sum", name="mine"),
+    DSlideLinear(7, active=3, connections=4, scale=2.0, smoothing=0.5, name="mine"),
     PrecisionAtK(4, name="mine"),
     NDCGAtK(2, dtype="float64"),
     PropensityScoredPrecisionAtK(2, label_counts=[5, 0, 7], num_samples=12, a=0.5, b=0.4),
@@ -413,6 +426,15 @@ OBJECTS = [
         bias_initializer=LabelPrior([1, 2, 3]),
         bias_regularizer=keras.regularizers.L1L2(0.1, 0.2),
         bias_constraint="non_neg",
+        name="mine",
+    ),
+    DSlideHidden(
+        3,
+        activation="tanh",
+        sampler=SAMPLERS["lsh"],
+        inference="all",
+        use_bias=False,
+        kernel_initializer="he_normal",
         name="mine",
     ),
 ]

@@ -10,7 +10,17 @@ import pytest
 import tensorflow as tf
 from keras_cases import close, run_python, wide_model
 
-from tf_dslide import DWTA, DSlideDense, LshSampler, SimHash, SlideCrossentropy, SparseAdam
+from tf_dslide import (
+    DWTA,
+    WTA,
+    DSlideDense,
+    LshSampler,
+    MinHash,
+    SimHash,
+    SlideCrossentropy,
+    SparseAdam,
+)
+from tf_dslide.samplers import Part, no_labels
 
 UNITS, DIM, ROWS = 120, 6, 8
 
@@ -27,8 +37,8 @@ def compiled(run_eagerly: bool = False, **kwargs: Any) -> keras.Model:
     return model
 
 
-def state(model: keras.Model) -> tuple[int, int, int]:
-    """Steps, step of the next rebuild, number of rebuilds."""
+def state(model: keras.Model) -> tuple[int, ...]:
+    """Steps, step of the next rebuild, number of rebuilds; with rehashing, generation and age."""
     at_work = model.layers[-1]._at_work
     return int(at_work.step), *at_work.selector.get_state()
 
@@ -68,6 +78,135 @@ def test_rebuilds_follow_the_schedule(every, decay, steps, how):
     found = state(model)
     assert found[0] == steps
     assert found[2] == len(wanted)
+
+
+def test_rebuilds_happen_at_the_steps_of_an_exponential_decay():
+    """The (t + 1)-th is n0 * (1 + exp(decay) + ... + exp(decay * (t - 1))) steps after the first.
+
+    That is SLIDE's schedule, with whole steps.
+    """
+    model = compiled(rebuild_every=3, rebuild_decay=0.4)
+    x, y = data()
+    seen, due = [], []
+    for step in range(1, 81):
+        before = state(model)[2]
+        model.train_on_batch(x, y)
+        if state(model)[2] > before:
+            seen.append(step)
+            due.append(state(model)[1])
+    assert seen == schedule(3, 0.4, 80)
+    assert seen[1:] == due[:-1]
+    intervals = np.diff(seen)
+    assert (np.abs(intervals - 3 * np.exp(0.4 * np.arange(len(intervals)))) < 1).all()
+    assert len(intervals) > 5
+
+
+FAMILIES = [SimHash(bits=3, tables=6), DWTA(tables=6), WTA(tables=6), MinHash(tables=6)]
+
+
+def functions(model_or_layer: Any) -> bytes:
+    """The hash functions of a layer at work."""
+    layer = getattr(model_or_layer, "layers", [model_or_layer])[-1]
+    numbers = layer._at_work.selector._hash._numbers
+    return b"".join(np.asarray(n).tobytes() for n in numbers)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: type(family).__name__)
+def test_new_hash_functions_every_so_often(family):
+    model = compiled(hash=family, rebuild_every=2, rebuild_decay=0.0, rehash_every=3)
+    x, y = data()
+    layer = model.layers[0]
+    seen = []
+    for step in range(1, 20):
+        before = layer.kernel.numpy()
+        rebuilds = state(model)[2]
+        model.train_on_batch(x, y)
+        seen.append(functions(model))
+        # Rebuilds at 1, 3, 5, ...: new functions at every third after the first.
+        generation = (step - 1) // 6
+        assert state(model)[3:] == (generation, (step - 1) // 2 % 3)
+        if state(model)[2] > rebuilds:
+            fresh = type(family).from_config(family.get_config())
+            fresh.build(DIM, UNITS)
+            fresh.make_redrawable()
+            fresh.redraw(generation)
+            codes = fresh.codes(tf.constant(before)).numpy()
+            ptr, ids = tables(layer)
+            for table, column in enumerate(codes.T):
+                assert (ids[table] == np.argsort(column, kind="stable")).all()
+                assert (np.diff(ptr[table]) == np.bincount(column, minlength=fresh.buckets)).all()
+    assert [seen[0] == each for each in seen] == [step <= 6 for step in range(1, 20)]
+    assert len(set(seen)) == 4
+
+
+def test_rebuilds_without_a_schedule_keep_the_functions():
+    model = compiled(rebuild_every=1000, rehash_every=1)
+    x, y = data()
+    model.train_on_batch(x, y)
+    before = functions(model)
+    for _ in range(3):
+        model.layers[0].rebuild()
+        model.layers[0].set_weights(model.layers[0].get_weights())
+        model.train_on_batch(x, y)
+    assert functions(model) == before
+    assert state(model)[3:] == (0, 0)
+
+
+def test_no_rehash_is_the_default():
+    for rehash_every in (None, 0):
+        model = compiled(rebuild_every=1, rehash_every=rehash_every)
+        x, y = data()
+        model.fit(x, y, epochs=4, verbose=0)
+        assert len(state(model)) == 3
+        assert functions(model) == functions(compiled(rehash_every=5))
+
+
+@pytest.mark.parametrize("steps", [6, 7, 9])
+def test_saved_functions_go_on_as_if_not_saved(steps, tmp_path):
+    """What is loaded draws when the training that went on draws, and what it draws."""
+    arguments = {"rebuild_every": 2, "rebuild_decay": 0.0, "rehash_every": 2}
+    model, loaded = compiled(**arguments), compiled(**arguments)
+    x, y = data()
+    for _ in range(steps):
+        model.train_on_batch(x, y)
+    model.save_weights(tmp_path / "a.weights.h5")
+    loaded.load_weights(tmp_path / "a.weights.h5")
+    assert state(loaded) == state(model)
+    assert functions(loaded) == functions(model)
+    assert functions(model) != functions(compiled(**arguments))
+    # Saved without `rehash_every`: the first functions.
+    plain = compiled(rebuild_every=2)
+    plain.train_on_batch(x, y)
+    plain.save_weights(tmp_path / "b.weights.h5")
+    # Both build tables of the weights now.
+    model.layers[0].set_weights(model.layers[0].get_weights())
+    for step in range(7):
+        losses = [each.train_on_batch(x, y) for each in (loaded, model)]
+        assert step > 0 or losses[0] == losses[1]
+        assert state(loaded) == state(model)
+        assert functions(loaded) == functions(model)
+    loaded.load_weights(tmp_path / "b.weights.h5")
+    assert functions(loaded) == functions(plain)
+    assert state(loaded)[3:] == (0, 0)
+
+
+def test_parts_of_a_layer_draw_the_same_functions():
+    """What ranks have: each its own neurons and one step counter."""
+    sampler = LshSampler(active=20, rebuild_every=2, rebuild_decay=0.0, rehash_every=2)
+    parts = [Part(0, 70), Part(70, UNITS)]
+    selectors: list[Any] = [sampler.selector(UNITS, DIM, part) for part in parts]
+    x, _ = data()
+    seen = set()
+    for number in range(1, 12):
+        step = tf.constant(number, tf.int64)
+        for selector, part in zip(selectors, parts, strict=True):
+            kernel = tf.random.stateless_normal((part.size, DIM), (number, part.begin))
+            selector.select(tf.constant(x), no_labels(x), kernel, None, step)
+        one, two = ([n.numpy() for n in s._hash._numbers] for s in selectors)
+        assert all((a == b).all() for a, b in zip(one, two, strict=True))
+        assert selectors[0].get_state() == selectors[1].get_state()
+        seen.add(one[-1].tobytes())  # the weights; each projection takes all coordinates
+    assert len(seen) == 3
 
 
 def test_a_rebuild_uses_the_weights_of_its_step():
@@ -189,7 +328,9 @@ def test_set_weights_keeps_the_schedule():
     assert after[1] >= due
 
 
-@pytest.mark.parametrize("family", [SimHash(), DWTA()], ids=["simhash", "dwta"])
+@pytest.mark.parametrize(
+    "family", [SimHash(), DWTA(), WTA(), MinHash()], ids=lambda family: type(family).__name__
+)
 def test_one_seed_one_training_and_seeds_differ(family):
     runs = []
     for seed in (0, 0, 1):

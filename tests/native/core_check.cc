@@ -11,6 +11,7 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <thread>
@@ -26,6 +27,7 @@
 #include "custom_ops/core/selection.h"
 #include "custom_ops/core/simd.h"
 #include "custom_ops/core/softmax.h"
+#include "custom_ops/core/sparse_output.h"
 #include "custom_ops/core/sparse_products.h"
 
 namespace dslide {
@@ -352,6 +354,43 @@ void CheckProjections() {
   }
 }
 
+// One code for equal sets, by all pools, and for vectors without a set the code 0.
+void CheckMinHash() {
+  Source source(16);
+  for (int64_t dim : {1, 7, 64, 200}) {
+    for (int64_t per_permutation : {1, 4, 300}) {
+      const int64_t per_table = 3, tables = 5, top = 9, address_bits = 6;
+      const int64_t count = MinHashPermutations(per_table * tables, per_permutation);
+      Ints place(count * dim);
+      MakeMinHash(7, dim, count, place.data());
+      const MinHash hash = {dim,          top,         per_table, tables, per_permutation,
+                            address_bits, place.data()};
+      for (int64_t n : {0, 1, 33, 70}) {
+        Floats x = source.Array(n * dim);
+        for (int64_t i = 0; i < n; i += 3) {
+          for (int64_t j = 0; j < dim; ++j) x[i * dim + j] = -std::abs(x[i * dim + j]);
+        }
+        for (int64_t i = 2; i < n; i += 3) {
+          for (int64_t j = 0; j < dim; ++j) x[i * dim + j] = 2 * x[(i - 1) * dim + j];
+        }
+        Ints first;
+        for (const ParallelFor& pool : kPools) {
+          Ints codes(n * tables);
+          Check(MinHashCodes(hash, x.data(), n, codes.data(), pool).empty(), "MinHashCodes");
+          if (first.empty()) first = codes;
+          CheckSame(first, codes, "MinHash by threads");
+        }
+        for (int64_t i = 0; i < n * tables; ++i) {
+          const int64_t row = i / tables;
+          Check(first[i] >= 0 && first[i] < 1 << address_bits, "MinHash range");
+          if (row % 3 == 0) Check(first[i] == 0, "MinHash of no set");
+          if (row % 3 == 2) Check(first[i] == first[i - tables], "MinHash of equal sets");
+        }
+      }
+    }
+  }
+}
+
 // The winner of each bin with values, for Dwta.
 void CheckDwta() {
   Source source(6);
@@ -417,6 +456,25 @@ void CheckTables() {
           CheckSame(Ints(ids.begin() + t * n, ids.begin() + (t + 1) * n), expected, "neuron_ids");
         }
         if (n == 0) continue;
+        for (const BucketPolicy policy : {BucketPolicy::kReservoir, BucketPolicy::kFifo}) {
+          Ints arranged = ids;
+          Check(ArrangeBuckets(ptr.data(), tables, buckets, n, policy, 5, arranged.data(), pool)
+                    .empty(),
+                "ArrangeBuckets");
+          for (int64_t t = 0; t < tables; ++t) {
+            for (int64_t b = 0; b < buckets; ++b) {
+              const int32_t* border = ptr.data() + t * (buckets + 1) + b;
+              std::sort(arranged.begin() + t * n + border[0], arranged.begin() + t * n + border[1]);
+            }
+          }
+          CheckSame(arranged, ids, "arranged buckets hold the same");
+        }
+        Ints unsound = ptr;
+        unsound[buckets] = -1;
+        Check(ArrangeBuckets(unsound.data(), tables, buckets, n, BucketPolicy::kFifo, 5, ids.data(),
+                             pool)
+                      .find("table 0") != std::string::npos,
+              "borders are checked");
         Ints wrong = codes;
         wrong[n / 2 * tables] = buckets;
         const std::string error =
@@ -475,6 +533,28 @@ void CheckSelected(const Shape& shape, const LshQuery& query, const Csr& labels)
   }
 }
 
+// With `by_code` the neurons of a row follow from its codes alone: in another place they are the
+// same.
+void CheckSelectedByCode(const Shape& shape, LshQuery query) {
+  query.by_code = true;
+  bool sound = false;
+  const Csr labels = {std::vector<int64_t>(shape.rows + 1, 0), {}};
+  const Csr there = SelectFromTables(query, labels.view(), Scratch(), FourThreads, &sound);
+  Ints turned;
+  for (int64_t row = shape.rows; row-- > 0;) {
+    turned.insert(turned.end(), query.codes + row * query.tables,
+                  query.codes + (row + 1) * query.tables);
+  }
+  query.codes = turned.data();
+  const Csr back = SelectFromTables(query, labels.view(), Scratch(), Alone, &sound);
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    const CsrView one = there.view(), other = back.view();
+    const int64_t place = shape.rows - 1 - row;
+    CheckSame(Ints(one.begin(row), one.end(row)), Ints(other.begin(place), other.end(place)),
+              shape.Name("selected by code"));
+  }
+}
+
 void CheckSelectedForBatch(const Shape& shape, const LshQuery& query) {
   Ints first;
   for (const ParallelFor& pool : kPools) {
@@ -509,7 +589,14 @@ void CheckSelection() {
           const LshQuery query = {units,      tables, buckets,     codes.data(),   ptr.data(),
                                   ids.data(), hashed, bucket_size, List(excluded), 11};
           CheckSelected(shape, query, labels);
+          if (hashed == 20) CheckSelectedByCode(shape, query);
           CheckSelectedForBatch(shape, query);
+          if (bucket_size != 7) continue;
+          LshQuery enough = query;
+          enough.from_start = true;
+          enough.least = 1 + source.Integer(4);
+          CheckSelected(shape, enough, labels);
+          CheckSelectedForBatch(shape, enough);
         }
       }
       if (rows == 0 || units < 60 || tables == 0) continue;  // too few for every bucket to hold one
@@ -930,6 +1017,55 @@ void CheckSoftmaxRow(const Shape& shape, const Layer& layer, const Values& logit
   }
 }
 
+// A row's entries by the rule: own neurons with their values, others that are shared with theirs.
+void CheckSparseRow(const Layer& layer, const Values& values, bool keep_zeros, int64_t row,
+                    std::vector<int64_t>* indices, Floats* entries) {
+  std::map<int32_t, float> found;
+  for (size_t s = 0; s < layer.shared.size(); ++s) {
+    found[layer.shared[s]] = values.shared[row * layer.shared.size() + s];
+  }
+  const CsrView own = layer.own.view();
+  for (int64_t e = own.splits[row]; e < own.splits[row + 1]; ++e) found[own.ids[e]] = values.own[e];
+  for (const auto& [id, value] : found) {
+    if (!keep_zeros && value == 0) continue;
+    indices->insert(indices->end(), {row, id});
+    entries->push_back(value);
+  }
+}
+
+void CheckSparseOutput(const Shape& shape, const Layer& layer, Source* source) {
+  Values values(layer);
+  values.own = source->Array(values.own.size());
+  values.shared = source->Array(values.shared.size());
+  for (bool keep_zeros : {false, true}) {
+    std::vector<int64_t> indices;
+    Floats entries;
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      CheckSparseRow(layer, values, keep_zeros, row, &indices, &entries);
+    }
+    for (const ParallelFor& pool : kPools) {
+      const SparseOutput output(values.Of(layer), keep_zeros, pool);
+      std::vector<int64_t> got_indices(2 * output.size());
+      Floats got(output.size());
+      output.Write(got_indices.data(), got.data(), pool);
+      CheckSame(got_indices, indices, shape.Name("SparseOutput's indices"));
+      CheckSame(got, entries, shape.Name("SparseOutput's values"));
+      // Sent back, the entries are the values, but 0 for a shared neuron that is the row's own.
+      Values back(layer);
+      output.Spread(got.data(), back.own.data(), back.shared.data(), pool);
+      CheckSame(back.own, values.own, shape.Name("Spread to own neurons"));
+      for (size_t j = 0; j < back.shared.size(); ++j) {
+        const CsrView own = layer.own.view();
+        const int64_t row = j / layer.shared.size();
+        const int32_t id = layer.shared[j % layer.shared.size()];
+        const bool hidden = std::binary_search(own.begin(row), own.end(row), id);
+        Check(back.shared[j] == (hidden ? 0.0f : values.shared[j]),
+              shape.Name("Spread to shared neurons"));
+      }
+    }
+  }
+}
+
 void CheckLostLabels(const Shape& shape, const Layer& layer, const Values& logits,
                      const Csr& labels) {
   if (labels.ids.empty()) return;
@@ -1287,6 +1423,7 @@ void CheckAll() {
   CheckHashes();
   CheckProjections();
   CheckDwta();
+  CheckMinHash();
   CheckTables();
   CheckMembership();
   CheckSelection();
@@ -1305,6 +1442,7 @@ void CheckAll() {
       CheckWrongViews(shape, layer);
       CheckProducts(shape, layer);
       CheckSoftmax(shape, layer, &source);
+      CheckSparseOutput(shape, layer, &source);
       CheckActiveTopK(shape, layer, &source);
       CheckRowAdam(shape, layer, &source);
       CheckAdagrad(shape, layer, &source);

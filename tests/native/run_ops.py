@@ -75,6 +75,18 @@ def run() -> dict[str, Array]:
     results["sim_codes"] = ops.sim_hash_codes(kernel, index, value, BITS, TABLES)
     bins = ops.dwta_parameters(1, D, 3 * TABLES, 4)
     results |= {"dwta_index": bins, "dwta_codes": ops.dwta_codes(kernel, bins, TABLES, BITS)}
+    results["wta_codes"] = ops.wta_codes(kernel, bins, TABLES, BITS)
+    place = ops.min_hash_parameters(1, D, 10)
+    results |= {"min_hash_place": place}
+    results["min_hash_codes"] = ops.min_hash_codes(
+        kernel,
+        place,
+        top=16,
+        bins_per_table=4,
+        tables=TABLES,
+        bins_per_permutation=8,
+        address_bits=BITS,
+    )
     tables = ops.build_tables(results["sim_codes"], 2**BITS)
     results |= {"bucket_ptr": tables[0], "neuron_ids": tables[1]}
     row_codes = ops.sim_hash_codes(x, index, value, BITS, TABLES)
@@ -87,6 +99,22 @@ def run() -> dict[str, Array]:
         results[f"{name}_batch"] = ops.select_for_batch(
             row_codes, *tables, shared, step, hashed=300, bucket_size=bucket_size, seed=2
         )
+    arranged = ops.arrange_buckets(*tables, step, policy="reservoir", seed=2)
+    results["arranged"] = arranged
+    own = ops.select_from_tables(
+        row_codes,
+        tables[0],
+        arranged,
+        labels,
+        shared,
+        step,
+        hashed=300,
+        bucket_size=20,
+        seed=2,
+        from_start=True,
+        least_votes=2,
+    )
+    results |= {"enough_splits": own.row_splits, "enough_ids": own.ids}
     results["row_codes"] = row_codes
     for distribution in ("uniform", "log_uniform"):
         ids, drawn = ops.sample_neurons(
@@ -116,11 +144,48 @@ def run() -> dict[str, Array]:
         gradients = tape.gradient(target, wanted, out)
         for number, gradient in enumerate(gradients):
             results[f"{name}_gradient_{number}"] = tf.convert_to_tensor(gradient)
+    for kept in (True, False):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            thresholded = ops.ActiveLogits(*map(tf.nn.relu, logits))
+            sparse = ops.sparse_from_active(thresholded, active, UNITS, keep_zeros=kept)
+            after = ops.csr_mat_mul(sparse.values, ops.csr_from_sparse(sparse, UNITS), kernel)
+        name = "kept" if kept else "dropped"
+        results |= {f"{name}_indices": sparse.indices, f"{name}_values": sparse.values}
+        by_logits = tape.gradient(after, logits, x)
+        results[f"{name}_gradient"] = values_to_numpy(given["active"], by_logits)
+        results[f"{name}_after"] = after
     results["active_top_ids"], results["active_top_scores"] = ops.active_top_k(logits, active, 7)
     results["top_ids"], results["top_scores"] = ops.top_k(x, kernel, bias, 7)
 
+    results |= _connected(tf, ops)
     results |= _adam(tf, ops, ops.RowGradientParts(x, *coef, view))
     return {name: np.asarray(result) for name, result in results.items()}
+
+
+def _connected(tf: Any, ops: Any) -> dict[str, Any]:
+    """Ops over connections: the active sets stand for features, the labels for labels."""
+    from tests.native.common import to_tf
+
+    given = inputs()
+    rows, labels = to_tf(given["active"].own), to_tf(given["labels"])
+    splits, neurons, together = ops.connect(rows, UNITS, labels, UNITS, 20, 1.0)
+    weights, bias = tf.Variable(tf.sin(together)), tf.Variable(given["bias"])
+    connections = ops.Connections(splits, neurons, weights, bias, UNITS)
+    x = ops.Features(rows, tf.constant(given["coef"][: len(given["active"].own.ids)]))
+    with tf.GradientTape() as tape:
+        active, logits = ops.activate_connected(x, connections, labels, 9)
+        given_logits = ops.ActiveLogits(logits, tf.zeros([ROWS, 0]))
+        one_active = ops.ActiveSet(active, ops.no_neurons())
+        loss = ops.binary_crossentropy(given_logits, one_active, labels)
+    by_weights, by_bias = tape.gradient(loss, [weights, bias])
+    results = {"splits": splits, "neurons": neurons, "together": together, "loss": loss}
+    results |= {"active_splits": active.row_splits, "active_ids": active.ids, "active": logits}
+    results |= {"by_weights": by_weights.values, "weights": by_weights.indices}
+    results |= {"by_bias": by_bias.values, "logits": ops.connected_logits(x, connections)}
+    results["top"] = ops.connected_top_k(x, connections, 7)[0]
+    results["softmax"], results["binary"] = ops.connected_losses(x, connections, labels)
+    return {f"connected_{name}": value for name, value in results.items()}
 
 
 def _adam(tf: Any, ops: Any, parts: Any) -> dict[str, Any]:
@@ -173,6 +238,9 @@ def run_in_process(folder: Path, *, threads: int, level: str) -> tuple[dict[str,
 
 def main() -> None:
     """Writes the results of this process."""
+    import tests.fewer_imports  # noqa: F401
+
+    # isort: split
     import tensorflow as tf
 
     out, threads = sys.argv[1:]

@@ -125,7 +125,7 @@ def test_transpose_refuses_shared_neurons_that_are_no_set(shared):
 
 
 # Selection by hash tables.
-def select(tables, labels, excluded=(), step=1, *, hashed, bucket_size=10**6, seed=3):
+def select(tables, labels, excluded=(), step=1, *, hashed, bucket_size=10**6, seed=3, **more):
     return to_numpy(
         ops.select_from_tables(
             *(tf.constant(a, tf.int32) for a in tables),
@@ -135,6 +135,7 @@ def select(tables, labels, excluded=(), step=1, *, hashed, bucket_size=10**6, se
             hashed=hashed,
             bucket_size=bucket_size,
             seed=seed,
+            **more,
         )
     )
 
@@ -263,8 +264,188 @@ def test_select_names_a_code_out_of_range(rng, code):
         select(tables, csr([[]] * 4), hashed=5)
 
 
+# Neurons with enough votes, as they come.
+def enough_votes(votes, labels, excluded, least, row):
+    """The neurons besides its labels that a row may take."""
+    candidates = np.flatnonzero(votes[row] >= least)
+    return np.setdiff1d(candidates, np.append(excluded, labels.row(row)))
+
+
+@pytest.mark.parametrize("least", [1, 2, 4, 9, 10])
+@pytest.mark.parametrize(("rows", "units"), SHAPES)
+def test_select_takes_any_with_enough_votes(rng, rows, units, least):
+    tables = random_tables(rng, rows, units, 9, 5)
+    votes = reference.bucket_votes(*tables)
+    labels = random_csr(rng, rows, units, 4)
+    excluded = np.flatnonzero(rng.random(units) < 0.1)
+    for hashed in (0, 3, 60, 10**9):
+        got = select(tables, labels, excluded, hashed=hashed, least_votes=least)
+        for row in range(rows):
+            allowed = enough_votes(votes, labels, excluded, least, row)
+            added = np.setdiff1d(got.row(row), labels.row(row))
+            assert np.isin(labels.row(row), got.row(row)).all()
+            assert np.isin(added, allowed).all()
+            assert len(added) == min(len(allowed), max(0, hashed - len(labels.row(row))))
+            assert (np.diff(got.row(row)) > 0).all()
+
+
+def in_order(tables, row, key, least):
+    """Neurons in the order in which they are found in `least` of a row's shuffled buckets."""
+    codes, ptr, ids = tables
+    order = list(range(len(ptr)))
+    for j in range(len(order)):
+        other = j + (reference.mix(reference.mix(~key % 2**64, row) ^ j) * (len(order) - j) >> 64)
+        order[j], order[other] = order[other], order[j]
+    votes, found = np.zeros(ids.shape[1], int), []
+    for table in order:
+        begin, end = ptr[table, codes[row, table] :][:2]
+        for neuron in ids[table, begin:end]:
+            votes[neuron] += 1
+            if votes[neuron] == least:
+                found.append(int(neuron))
+    return found
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_select_fills_a_row_from_one_table_after_the_other(rng, least):
+    tables = random_tables(rng, 30, 500, 7, 6)
+    labels = random_csr(rng, 30, 500, 3)
+    excluded = [4, 70, 71, 300]
+    key = reference.mix(3, 8)  # of the seed and the step
+    for hashed in (1, 40, 100, 200, 400):
+        got = select(tables, labels, excluded, 8, hashed=hashed, least_votes=least, from_start=True)
+        for row in range(30):
+            own = labels.row(row).tolist()
+            found = [n for n in in_order(tables, row, key, least) if n not in excluded + own]
+            assert got.row(row).tolist() == sorted(own + found[: max(0, hashed - len(own))])
+
+
+def test_the_first_table_of_a_union_is_any_equally_often():
+    # Each of 8 tables holds ten neurons of its own; a row has room for those of one.
+    rows, count, each = 2000, 8, 10
+    neurons = np.repeat(np.arange(count), each)[:, None] != np.arange(count)
+    tables = (np.zeros((rows, count), np.int32), *reference.build_tables(neurons.astype(int), 2))
+    first = []
+    for row in select_lists(tables, csr([[]] * rows), hashed=each, least_votes=1):
+        assert row == list(range(row[0], row[0] + each))
+        first.append(row[0] // each)
+    counts = np.bincount(first, minlength=count)
+    chi_square = ((counts - rows / count) ** 2 / (rows / count)).sum()
+    assert abs(chi_square - (count - 1)) < 5 * np.sqrt(2 * (count - 1))
+
+
+@pytest.mark.parametrize("least", [1, 2, 70, 2000])
+@pytest.mark.parametrize(("rows", "units"), SHAPES)
+def test_a_batch_takes_any_with_enough_votes(rng, rows, units, least):
+    tables = random_tables(rng, rows, units, 9, 5)
+    votes = reference.bucket_votes(*tables).sum(0)
+    excluded = np.flatnonzero(rng.random(units) < 0.1)
+    allowed = np.setdiff1d(np.flatnonzero(votes >= least), excluded)
+    for hashed in (0, 3, 60, 10**9):
+        got = select_for_batch(tables, excluded, hashed=hashed, least_votes=least)
+        assert (np.diff(got) > 0).all()
+        added = np.setdiff1d(got, excluded)
+        assert np.isin(excluded, got).all()
+        assert np.isin(added, allowed).all()
+        assert len(added) == min(len(allowed), hashed)
+
+
+def test_a_batch_takes_all_with_enough_votes_equally_often(rng):
+    tables = random_tables(rng, 50, 60, 9, 3)
+    votes = reference.bucket_votes(*tables).sum(0)
+    least = int(np.sort(votes)[20])
+    allowed = np.flatnonzero(votes >= least)
+    draws, size = 600, 10
+    chosen = [
+        select_for_batch(tables, hashed=size, step=step, least_votes=least) for step in range(draws)
+    ]
+    counts = np.bincount(np.concatenate(chosen), minlength=60)
+    share = size / len(allowed)
+    assert counts.sum() == counts[allowed].sum() == draws * size
+    deviation = np.sqrt(draws * share * (1 - share))
+    assert np.abs(counts[allowed] - draws * share).max() < 5 * deviation
+
+
+# What long buckets keep.
+def arrange(tables, policy, step=1, seed=3):
+    _, ptr, ids = tables
+    arguments = (tf.constant(ptr), tf.constant(ids), int64(step))
+    arranged = ops.arrange_buckets(*arguments, policy=policy, seed=seed).numpy()
+    np.testing.assert_array_equal(arguments[1], ids)  # the input is left alone
+    return tables[0], ptr, arranged
+
+
+@pytest.mark.parametrize("policy", ["reservoir", "fifo"])
+@pytest.mark.parametrize(("units", "count", "buckets"), [(0, 2, 3), (1, 1, 1), (300, 9, 7)])
+def test_arranged_buckets_hold_the_same_neurons(rng, policy, units, count, buckets):
+    tables = random_tables(rng, 4, units, count, buckets)
+    _, ptr, arranged = arrange(tables, policy)
+    for table in range(count):
+        for begin, end in zip(ptr[table, :-1], ptr[table, 1:], strict=True):
+            before, after = tables[2][table, begin:end], arranged[table, begin:end]
+            if policy == "fifo":
+                assert after.tolist() == before[::-1].tolist()
+            else:
+                assert sorted(after) == before.tolist()
+
+
+@pytest.mark.parametrize("size", [1, 5, 40, 10**6])
+def test_fifo_buckets_give_those_that_came_last(rng, size):
+    codes, ptr, ids = tables = random_tables(rng, 20, 200, 6, 3)
+    got = select_lists(
+        arrange(tables, "fifo"),
+        csr([[]] * 20),
+        hashed=10**6,
+        bucket_size=size,
+        from_start=True,
+    )
+    for row in range(20):
+        wanted = set()
+        for table in range(6):
+            bucket = ids[table, slice(*ptr[table, codes[row, table] :][:2])]
+            wanted |= set(bucket[-size:].tolist())
+        assert set(got[row]) == wanted
+
+
+def test_reservoir_buckets_keep_each_neuron_with_equal_probability():
+    # One bucket of 30 neurons that has 7 places, filled at 1,000 rebuilds.
+    units, size, draws = 30, 7, 1000
+    tables = (np.zeros((1, 1), np.int32), np.array([[0, units]], np.int32))
+    tables = (*tables, np.arange(units, dtype=np.int32)[None])
+    kept = np.zeros((draws, units))
+    for step in range(draws):
+        asked = arrange(tables, "reservoir", step)
+        (row,) = select_lists(asked, csr([[]]), hashed=1000, bucket_size=size, from_start=True)
+        kept[step, row] = 1
+    assert (kept.sum(1) == size).all()
+    share = size / units
+    assert np.abs(kept.mean(0) - share).max() < 5 * np.sqrt(share * (1 - share) / draws)
+    # Any two are kept together as often as any others: it is not a window.
+    together = (kept.T @ kept / draws)[np.triu_indices(units, 1)]
+    share *= (size - 1) / (units - 1)
+    assert np.abs(together - share).max() < 5 * np.sqrt(share * (1 - share) / draws)
+
+
+def test_reservoirs_are_a_function_of_seed_and_step_and_differ_by_table():
+    ids = np.tile(np.arange(50, dtype=np.int32), (3, 1))
+    tables = (np.zeros((1, 3), np.int32), np.tile(np.array([[0, 50]], np.int32), (3, 1)), ids)
+    first = arrange(tables, "reservoir")[2]
+    assert (arrange(tables, "reservoir")[2] == first).all()
+    assert (first[0] != first[1]).any()
+    for other in ({"step": 2}, {"seed": 4}):
+        assert (arrange(tables, "reservoir", **other)[2] != first).any(axis=1).all()
+
+
+def test_a_batch_looks_at_the_beginning_of_arranged_buckets(rng):
+    tables = random_tables(rng, 1, 300, 4, 2)
+    arranged = arrange(tables, "reservoir")
+    batch = select_for_batch(arranged, hashed=1000, bucket_size=9, from_start=True)
+    (row,) = select_lists(arranged, csr([[]]), hashed=1000, bucket_size=9, from_start=True)
+    assert batch.tolist() == row
+
+
 # Selection for a whole batch.
-def select_for_batch(tables, excluded=(), step=1, *, hashed, bucket_size=10**6, seed=3):
+def select_for_batch(tables, excluded=(), step=1, *, hashed, bucket_size=10**6, seed=3, **more):
     ids = ops.select_for_batch(
         *(tf.constant(a, tf.int32) for a in tables),
         tf.constant(excluded, tf.int32),
@@ -272,6 +453,7 @@ def select_for_batch(tables, excluded=(), step=1, *, hashed, bucket_size=10**6, 
         hashed=hashed,
         bucket_size=bucket_size,
         seed=seed,
+        **more,
     )
     assert ids.dtype == tf.int32
     return ids.numpy()

@@ -1,4 +1,6 @@
-"""SimHash, DWTA and the hash tables."""
+"""The hash families and the hash tables."""
+
+import math
 
 import numpy as np
 import pytest
@@ -42,9 +44,22 @@ def test_hash_parameters_depend_on_the_seed_alone():
         lambda seed: ops.sim_hash_parameters(seed, 31, 40, 10)[1],
         lambda seed: ops.sim_hash_parameters(seed, 31, 40, 10)[0],
         lambda seed: ops.dwta_parameters(seed, 31, 40, 4),
+        lambda seed: ops.min_hash_parameters(seed, 31, 4),
     ):
         np.testing.assert_array_equal(make(-5), make(-5))
         assert (make(-5).numpy() != make(-4).numpy()).any()
+
+
+def test_each_generation_has_parameters_of_its_own():
+    for make in (
+        lambda *generation: ops.sim_hash_parameters(3, 31, 40, 10, *generation)[1],
+        lambda *generation: ops.dwta_parameters(3, 31, 40, 4, *generation),
+        lambda *generation: ops.min_hash_parameters(3, 31, 4, *generation),
+    ):
+        first = [make(generation).numpy() for generation in range(4)]
+        np.testing.assert_array_equal(make(), first[0])
+        np.testing.assert_array_equal(make(tf.constant(2, tf.int64)), first[2])
+        assert len({numbers.tobytes() for numbers in first}) == 4
 
 
 def planted_pair(rng, d, angle):
@@ -191,6 +206,172 @@ def test_dwta_of_similar_vectors_collides_more_often(rng):
     assert (codes == np.roll(codes, 1, axis=0)).mean() < 0.05
 
 
+@pytest.mark.parametrize("d", WIDTHS)
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_wta_codes(rng, d, share):
+    bin_size, bins_per_table, tables = bin_size_for(d), 3, 5
+    index = ops.dwta_parameters(9, d, bins_per_table * tables, bin_size)
+    # Rounded, so that bins have ties besides those of zeros.
+    x = np.round(2 * floats(rng, 70, d)) * (rng.random((70, d)) < share)
+    codes = ops.wta_codes(x.astype(np.float32), index, tables, 9).numpy()
+    winners = x[:, index].argmax(-1).reshape(70, tables, bins_per_table)
+    joined = winners @ bin_size ** np.arange(bins_per_table)[::-1]
+    np.testing.assert_array_equal(codes, joined)
+
+
+def test_wta_is_dwta_where_no_bin_is_empty(rng):
+    index = ops.dwta_parameters(9, 31, 40, 4)
+    x = floats(rng, 70, 31)
+    for bits in (4, 5):
+        np.testing.assert_array_equal(
+            ops.wta_codes(x, index, 20, bits), ops.dwta_codes(x, index, 20, bits)
+        )
+
+
+def wta_agreement(a, b, bin_size):
+    """P(one bin agrees): some coordinate of a random bin is the largest of it in both vectors.
+
+    Coordinate i is if the others come from those that are below it in both (Yagnik et al., eq. 7).
+    """
+    below = ((a[:, None] > a) & (b[:, None] > b)).sum(1)
+    wins = sum(math.comb(int(count), bin_size - 1) for count in below)
+    return wins / math.comb(len(a), bin_size)
+
+
+@pytest.mark.parametrize("bin_size", [2, 4, 8])
+@pytest.mark.parametrize("correlation", [-0.8, 0.0, 0.5, 0.9, 0.99])
+def test_wta_collides_as_order_statistics_say(rng, bin_size, correlation):
+    d, bins = 64, 30_000
+    a, noise = rng.normal(size=(2, d))
+    b = correlation * a + np.sqrt(1 - correlation**2) * noise
+    index = ops.dwta_parameters(11, d, bins, bin_size)
+    codes = ops.wta_codes(np.stack([a, b]).astype(np.float32), index, bins, 3).numpy()
+    wanted = wta_agreement(a, b, bin_size)
+    error = np.sqrt(wanted * (1 - wanted) / bins)
+    assert abs((codes[0] == codes[1]).mean() - wanted) < 4 * error
+
+
+@pytest.mark.parametrize("correlation", [-0.5, 0.3, 0.9])
+def test_wta_of_two_coordinates_follows_the_rank_correlation(rng, correlation):
+    # Normal vectors put a pair in the same order with probability 1 - arccos(correlation) / pi,
+    # which is (1 + Kendall's tau) / 2.
+    d, pairs, bins = 200, 60, 500
+    a, noise = rng.normal(size=(2, pairs, d))
+    b = correlation * a + np.sqrt(1 - correlation**2) * noise
+    index = ops.dwta_parameters(13, d, bins, 2)
+    x = np.concatenate([a, b]).astype(np.float32)
+    codes = ops.wta_codes(x, index, bins, 1).numpy()
+    agreement = (codes[:pairs] == codes[pairs:]).mean(1)
+    wanted = 1 - np.arccos(correlation) / np.pi
+    assert abs(agreement.mean() - wanted) < 4 * agreement.std() / np.sqrt(pairs)
+
+
+def min_hash(x, place, top, bins_per_table=1, per_permutation=None, bits=24):
+    """Codes of as many tables as the permutations have room for."""
+    per_permutation = per_permutation or bins_per_table
+    return ops.min_hash_codes(
+        x,
+        place,
+        top=top,
+        bins_per_table=bins_per_table,
+        tables=len(place) * per_permutation // bins_per_table,
+        bins_per_permutation=per_permutation,
+        address_bits=bits,
+    ).numpy()
+
+
+@pytest.mark.parametrize("d", [*WIDTHS, 33])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "ties", "one coordinate"])
+def test_min_hash_codes(rng, d, kind):
+    x = {
+        "dense": floats(rng, 20, d),
+        "sparse": sparse_non_negative(rng, 20, d, 0.1),
+        "ties": np.round(floats(rng, 20, d)),
+        "one coordinate": np.eye(20, d, dtype=np.float32),
+    }[kind]
+    x[7] = -np.abs(x[7])  # The empty set.
+    # More bins than members in some cases: most of them borrow.
+    for top, k, bins, bits in ((1, 1, 3, 24), (5, 3, 6, 7), (1000, 2, 8, 0)):
+        place = ops.min_hash_parameters(9, d, 4).numpy()
+        codes = min_hash(x, place, top, k, bins, bits)
+        wanted = [reference.min_hash_codes(row, place, top, k, bins, bits) for row in x]
+        np.testing.assert_array_equal(codes, wanted)
+        assert (codes[7] == 0).all()
+
+
+@pytest.mark.parametrize("d", [1, 2, 9, 200])
+def test_min_hash_parameters(d):
+    place = ops.min_hash_parameters(4, d, 300).numpy()
+    assert (np.sort(place, axis=1) == np.arange(d)).all()
+    # Each coordinate comes first equally often: chi-square with d - 1 degrees of freedom.
+    counts = np.bincount(place.argmin(1), minlength=d)
+    chi_square = ((counts - 300 / d) ** 2 / (300 / d)).sum()
+    assert abs(chi_square - (d - 1)) <= 5 * np.sqrt(2 * (d - 1))
+
+
+def vectors_of_sets(rng, d, common, each):
+    """Two vectors with `common` members in common and `each` of their own, and noise below 0."""
+    members = rng.permutation(d)[: common + 2 * each]
+    x = -np.abs(rng.normal(size=(2, d)))
+    x[:, members[:common]] = 1 + rng.random((2, common))
+    x[0, members[common : common + each]] = 2.0
+    x[1, members[common + each :]] = 2.0
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("bins", [1, 4, 16, 64], ids=lambda bins: f"{bins} bins")
+@pytest.mark.parametrize(("common", "each"), [(1, 4), (5, 5), (12, 2), (1, 0), (0, 3)])
+def test_min_hash_collides_as_the_jaccard_similarity(rng, bins, common, each):
+    # With 64 bins and at most 15 members most bins are empty, and densification fills them.
+    d, permutations = 128, 4000
+    place = ops.min_hash_parameters(17, d, permutations)
+    codes = min_hash(vectors_of_sets(rng, d, common, each), place, 64, 1, bins)
+    agreement = (codes[0] == codes[1]).reshape(permutations, bins).mean(1)
+    wanted = common / (common + 2 * each)
+    # The permutations are independent, the bins of one are not. Codes of 24 bits agree by chance
+    # once in 16 million.
+    error = agreement.std() / np.sqrt(permutations)
+    assert abs(agreement.mean() - wanted) <= 4 * error
+    assert error < 0.009
+
+
+def test_min_hash_tables_of_several_bins_collide_with_the_power(rng):
+    d, permutations, k = 256, 20_000, 3
+    place = ops.min_hash_parameters(19, d, permutations)
+    codes = min_hash(vectors_of_sets(rng, d, 60, 20), place, 256, k)
+    wanted = 0.6**k
+    error = np.sqrt(wanted * (1 - wanted) / permutations)
+    # Bins of one permutation draw their members without replacement: a little less often.
+    assert abs((codes[0] == codes[1]).mean() - wanted) < 4 * error + 0.005
+
+
+def test_min_hash_fills_empty_bins_from_all_others(rng):
+    # A single member: every bin ends up with it, whichever bin it lies in.
+    place = ops.min_hash_parameters(23, 64, 50)
+    codes = min_hash(np.eye(64, dtype=np.float32)[[5]], place, 3, 1, 32).reshape(50, 32)
+    assert (codes == codes[:, :1]).all()
+    # Two members in different bins lend to about half of the others each.
+    x = np.zeros((1, 64), np.float32)
+    x[0, [5, 40]] = 1
+    codes = min_hash(x, place, 3, 1, 32).reshape(50, 32)
+    shares = [np.unique(row, return_counts=True)[1].max() / 32 for row in codes]
+    assert 0.5 <= np.mean(shares) < 0.7
+
+
+def test_min_hash_uses_all_addresses(rng):
+    x = sparse_non_negative(rng, 20_000, 128, 0.5)
+    place = ops.min_hash_parameters(21, 128, 2)
+    for code in min_hash(x, place, 32, 4, 10, 8).T:
+        assert np.bincount(code, minlength=256).min() > 0
+
+
+def test_min_hash_sees_only_which_are_the_largest(rng):
+    x = floats(rng, 30, 64)
+    place = ops.min_hash_parameters(3, 64, 20)
+    codes = min_hash(x, place, 16)
+    np.testing.assert_array_equal(min_hash(np.exp(x) * (x > 0), place, 16), codes)
+
+
 @pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 65])
 def test_codes_of_any_number_of_vectors(rng, n):
     x = floats(rng, n, 9)
@@ -218,6 +399,7 @@ def test_hashing_names_the_first_row_that_is_not_finite(rng, value, row):
     for codes in (
         lambda: ops.sim_hash_codes(x, index, weights, 4, 3),
         lambda: ops.dwta_codes(x, ops.dwta_parameters(5, 31, 6, 4), 3, 4),
+        lambda: min_hash(x, ops.min_hash_parameters(5, 31, 6), 9),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             codes()

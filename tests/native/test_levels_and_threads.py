@@ -96,6 +96,9 @@ def test_hashes_at_each_level(results):
         given["kernel"][:300], results["dwta_index"], run_ops.TABLES
     )
     np.testing.assert_array_equal(results["dwta_codes"][:300], joined)
+    for vector, codes in zip(given["kernel"][:50], results["min_hash_codes"], strict=False):
+        wanted = reference.min_hash_codes(vector, results["min_hash_place"], 16, 4, 8, run_ops.BITS)
+        np.testing.assert_array_equal(codes, wanted)
     ptr, ids = reference.build_tables(results["sim_codes"], 2**run_ops.BITS)
     np.testing.assert_array_equal(results["bucket_ptr"], ptr)
     np.testing.assert_array_equal(results["neuron_ids"], ids)
@@ -158,6 +161,32 @@ def test_sparse_matrix_product_at_each_level(results):
     )
     by_kernel = reference.row_gradient(x, coef, rows, run_ops.UNITS)
     assert_within(results["y_gradient_1"], by_kernel, bound)
+
+
+@pytest.mark.parametrize("name", ["kept", "dropped"])
+def test_sparse_activations_at_each_level(results, name):
+    """Through the product with a kernel and back to the logits that they came from."""
+    given = run_ops.inputs()
+    active, kernel, upstream = given["active"], given["kernel"], given["x"]
+    listed, counts = active.listed(), active.counted()
+    values = np.maximum(results["logits"], 0)
+    stays = counts if name == "kept" else counts & (values > 0)
+    rows = listed.entry_rows()
+    order = np.lexsort((listed.ids[stays], rows[stays]))
+    indices = np.stack([rows[stays], listed.ids[stays]], axis=1)[order]
+    np.testing.assert_array_equal(results[f"{name}_indices"], indices)
+    np.testing.assert_array_equal(results[f"{name}_values"], values[stays][order])
+
+    values = values * counts
+    sizes = np.abs(values), np.abs(kernel), np.abs(upstream)
+    bound = sum_bound(
+        reference.csr_mat_mul(sizes[0], listed, sizes[1]), np.diff(listed.row_splits)[:, None]
+    )
+    assert_within(results[f"{name}_after"], reference.csr_mat_mul(values, listed, kernel), bound)
+    flows = values > 0
+    expected = reference.active_logits(upstream, listed, kernel) * flows
+    bound = sum_bound(reference.active_logits(sizes[2], listed, sizes[1]), run_ops.D)
+    assert_within(results[f"{name}_gradient"], expected, bound)
 
 
 def test_losses_at_each_level(results):

@@ -51,6 +51,11 @@ SHARED_COEF = tf.ones([ROWS, SHARED])
 COEFS = {"coef": COEF, "shared_coef": SHARED_COEF}
 ACTIVE_SETS = {"logits": COEF, **ACTIVE, "shared_logits": SHARED_COEF, "shared": SHARED_IDS}
 TOTALS = {name: tf.ones([ROWS]) for name in ("top", "log_sum", "label_count", "upstream")}
+# Seven connections of six features.
+CONNECTIONS = {
+    "connection_splits": int64(0, 2, 3, 3, 4, 6, 7),
+    "connection_neurons": int32(1, 4, 0, 5, 2, 3, 5),
+}
 BETAS = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
 
 
@@ -69,9 +74,26 @@ def layer(**more):
     return {"kernel": variable(UNITS, D), "bias": [variable(UNITS)]} | more
 
 
+def connected(**more):
+    return {
+        "values": COEF,
+        **ACTIVE,
+        **CONNECTIONS,
+        "weights": variable(7),
+        "bias": [variable(UNITS)],
+        "units": UNITS,
+    } | more
+
+
 # A sound call of each op; variables are made anew for each test.
 SOUND = {
-    "sim_hash_parameters": lambda: {"seed": 1, "dim": D, "projections": 4, "nonzeros": 2},
+    "sim_hash_parameters": lambda: {
+        "generation": int64(1)[0],
+        "seed": 1,
+        "dim": D,
+        "projections": 4,
+        "nonzeros": 2,
+    },
     "sim_hash_codes": lambda: {
         "x": X,
         "index": tf.constant([[0, 1], [2, 3], [0, 3], [1, 2]]),
@@ -99,14 +121,41 @@ SOUND = {
         "learning_rate": 0.1,
         "seed": 1,
     },
-    "dwta_parameters": lambda: {"seed": 1, "dim": D, "bins": 4, "bin_size": 2},
+    "dwta_parameters": lambda: {
+        "generation": int64(1)[0],
+        "seed": 1,
+        "dim": D,
+        "bins": 4,
+        "bin_size": 2,
+    },
     "dwta_codes": lambda: {
         "x": X,
         "index": tf.constant([[0, 1], [2, 3], [0, 3], [1, 2]]),
         "tables": 2,
         "address_bits": 2,
     },
+    "min_hash_parameters": lambda: {
+        "generation": int64(1)[0],
+        "seed": 1,
+        "dim": D,
+        "permutations": 2,
+    },
+    "min_hash_codes": lambda: {
+        "x": X,
+        "place": tf.constant([[0, 1, 2, 3], [3, 1, 2, 0]]),
+        "top": 2,
+        "bins_per_table": 2,
+        "tables": 2,
+        "bins_per_permutation": 2,
+        "address_bits": 3,
+    },
     "build_tables": lambda: {"codes": CODES, "buckets": 2},
+    "arrange_buckets": lambda: {
+        **TABLES,
+        "step": int64(1)[0],
+        "policy": "reservoir",
+        "seed": 1,
+    },
     "select_from_tables": lambda: {
         "codes": CODES,
         **TABLES,
@@ -159,6 +208,34 @@ SOUND = {
         "row_offsets": tf.ones([ROWS]),
         "shared_offsets": tf.ones([SHARED]),
     },
+    "binary_crossentropy": lambda: {
+        **SOUND["softmax_crossentropy"](),
+        "own_offsets": tf.zeros([NNZ]),
+    },
+    "connect": lambda: {
+        **ACTIVE,
+        **LABELS,
+        "features": UNITS,
+        "units": UNITS,
+        "most": 3,
+        "smoothing": 1.0,
+    },
+    "activate_connected": lambda: connected(**LABELS, count=2),
+    "connected_logits": lambda: connected(),
+    "connected_top_k": lambda: connected(k=2),
+    "connected_losses": lambda: connected(**LABELS),
+    "connection_gradient": lambda: {
+        "values": COEF,
+        "active_splits": ACTIVE["row_splits"],
+        "active_ids": ACTIVE["ids"],
+        "upstream": COEF,
+        "match_splits": int64(0, 2, 2, 5),
+        "match_position": int32(0, 2, 1, 3, 5),
+        "match_entry": int32(0, 1, 2, 3, 4),
+        "match_place": int32(4, 3, 2, 1, 0),
+        "connections": 7,
+        "units": UNITS,
+    },
     "scale_rows": lambda: {
         "values": COEF,
         "row_splits": ACTIVE["row_splits"],
@@ -166,6 +243,9 @@ SOUND = {
         "scale": tf.ones([ROWS]),
     },
     "active_top_k": lambda: {**ACTIVE_SETS, "k": 2},
+    "sparse_from_active": lambda: {**ACTIVE_SETS, "keep_zeros": True},
+    # Of the rows' 5 and 3 * 2 entries one is shared and own.
+    "active_from_sparse": lambda: {**ACTIVE_SETS, "entries": tf.ones([10]), "keep_zeros": True},
     "top_k": lambda: {"x": X, **layer(), "k": 2},
     "softmax_parts": lambda: SOUND["softmax_crossentropy"](),
     "softmax_gradient": lambda: {**SOUND["softmax_crossentropy"](), **TOTALS},
@@ -190,7 +270,13 @@ SOUND = {
     "row_adagrad": lambda: adagrad(rows=int32(4, 1), gradient=tf.ones([2, D])),
     "row_gradient_adagrad": lambda: adagrad(x=X, **COEFS, **VIEW),
 }
-SOFTMAX_OPS = ("softmax_crossentropy", "softmax_parts", "softmax_gradient")
+SOFTMAX_OPS = (
+    "softmax_crossentropy",
+    "softmax_parts",
+    "softmax_gradient",
+    "binary_crossentropy",
+)
+CONNECTED_OPS = ("activate_connected", "connected_logits", "connected_top_k", "connected_losses")
 ADAM_OPS = ("dense_adam", "row_adam", "row_gradient_adam")
 ADAGRAD_OPS = ("dense_adagrad", "row_adagrad", "row_gradient_adagrad")
 UPDATING_OPS = ADAM_OPS + ADAGRAD_OPS
@@ -267,9 +353,18 @@ LISTS = [
     *((op, "label_splits", "label_ids", None, True) for op in SOFTMAX_OPS),
     ("scale_rows", "row_splits", None, None, False),
     ("active_top_k", "row_splits", "ids", None, True),
+    ("sparse_from_active", "row_splits", "ids", None, True),
+    ("active_from_sparse", "row_splits", "ids", None, True),
     ("full_crossentropy", "label_splits", "label_ids", UNITS, True),
     ("full_crossentropy_gradient", "label_splits", "label_ids", UNITS, True),
     ("canonical_labels", "row_splits", None, None, False),
+    ("connect", "row_splits", "ids", UNITS, True),
+    ("connect", "label_splits", "label_ids", UNITS, True),
+    *((op, "row_splits", "ids", UNITS, True) for op in CONNECTED_OPS),
+    ("activate_connected", "label_splits", "label_ids", UNITS, True),
+    ("connected_losses", "label_splits", "label_ids", UNITS, True),
+    ("connection_gradient", "active_splits", "active_ids", UNITS, True),
+    ("connection_gradient", "match_splits", "match_position", 7, True),
 ]
 lists_case = pytest.mark.parametrize(
     ("op", "splits", "ids", "units", "strictly"), LISTS, ids=lambda value: str(value)
@@ -322,6 +417,8 @@ def test_wrong_ids(op, splits, ids, units, strictly):
         ("transpose", "shared", UNITS),
         *((op, "shared", None) for op in SOFTMAX_OPS),
         ("active_top_k", "shared", None),
+        ("sparse_from_active", "shared", None),
+        ("active_from_sparse", "shared", None),
     ],
 )
 def test_wrong_shared_neurons(op, name, units):
@@ -353,6 +450,8 @@ def test_ids_that_fall_from_the_largest(op):
         ("row_gradient_adam", "shared_coef"),
         *((op, "shared_logits") for op in SOFTMAX_OPS),
         ("active_top_k", "shared_logits"),
+        ("sparse_from_active", "shared_logits"),
+        ("active_from_sparse", "shared_logits"),
     ],
 )
 @pytest.mark.parametrize(
@@ -372,10 +471,23 @@ def test_wrong_shapes_of_shared_values(op, name, shape):
     assert_refused(op, **{name: tf.ones(shape)})
 
 
-@pytest.mark.parametrize("op", [*SOFTMAX_OPS, "active_top_k", "log_shares"])
+@pytest.mark.parametrize(
+    "op", [*SOFTMAX_OPS, "active_top_k", "log_shares", "sparse_from_active", "active_from_sparse"]
+)
 def test_wrong_number_of_shared_neurons(op):
     for ids in ((), (2,), (2, 3, 4)):
         assert_refused(op, shared=int32(*ids))
+
+
+@pytest.mark.parametrize("keep_zeros", [True, False])
+def test_wrong_number_of_entries(keep_zeros):
+    zeros = {} if keep_zeros else {"logits": tf.zeros([NNZ])}
+    right = 10 if keep_zeros else 5
+    for number in (0, right - 1, right + 1):
+        message = assert_refused(
+            "active_from_sparse", entries=tf.ones([number]), keep_zeros=keep_zeros, **zeros
+        )
+        assert f"must be {right}; received {number}" in message
 
 
 # Active sets seen by neuron.
@@ -559,10 +671,35 @@ def test_sizes_that_do_not_match(op, changes):
         ("dwta_codes", {"index": tf.zeros([0, 2], tf.int32)}),
         ("dwta_codes", {"index": tf.zeros([124, 2], tf.int32)}),
         ("dwta_codes", {"x": tf.ones([ROWS, D - 1])}),
+        ("min_hash_parameters", {"dim": 2**50}),
+        ("min_hash_parameters", {"permutations": 2**62}),
+        ("min_hash_codes", {"top": 0}),
+        ("min_hash_codes", {"tables": 3}),
+        ("min_hash_codes", {"tables": 2**62}),
+        ("min_hash_codes", {"bins_per_table": 2**62, "tables": 4}),
+        ("min_hash_codes", {"bins_per_permutation": 1}),
+        ("min_hash_codes", {"bins_per_permutation": 0}),
+        ("min_hash_codes", {"address_bits": 31}),
+        ("min_hash_codes", {"place": tf.fill([2, 4], D)}),
+        ("min_hash_codes", {"place": tf.fill([2, 4], -1)}),
+        ("min_hash_codes", {"place": tf.zeros([2, 3], tf.int32)}),
+        ("min_hash_codes", {"place": tf.zeros([1, 4], tf.int32)}),
+        ("min_hash_codes", {"x": tf.ones([ROWS, D - 1])}),
         ("build_tables", {"buckets": 1}),
         ("build_tables", {"codes": CODES - 1}),
         ("build_tables", {"buckets": 2**62}),
         ("build_tables", {"buckets": 2**63 - 1}),
+        ("arrange_buckets", {"policy": "newest"}),
+        ("arrange_buckets", {"bucket_ptr": TABLES["bucket_ptr"][:1]}),
+        ("arrange_buckets", {"bucket_ptr": TABLES["bucket_ptr"][:, :0]}),
+        ("arrange_buckets", {"bucket_ptr": tf.constant([[0, 4, 7], [0, 1, 6]])}),
+        ("arrange_buckets", {"bucket_ptr": tf.constant([[0, 4, 6], [0, 7, 6]])}),
+        ("arrange_buckets", {"bucket_ptr": tf.constant([[0, -4, 6], [0, 1, 6]])}),
+        ("arrange_buckets", {"bucket_ptr": tf.constant([[1, 4, 6], [0, 1, 6]])}),
+        ("arrange_buckets", {"neuron_ids": TABLES["neuron_ids"][:1]}),
+        ("arrange_buckets", {"neuron_ids": TABLES["neuron_ids"][:, :5]}),
+        ("select_from_tables", {"least_votes": -1}),
+        ("select_for_batch", {"least_votes": -1}),
         ("select_from_tables", {"codes": CODES + 1}),
         ("select_from_tables", {"codes": CODES - 1}),
         ("select_from_tables", {"codes": CODES[:2]}),
@@ -762,3 +899,52 @@ def test_wrong_ranks_in_graphs(op, name):
     changed = arguments | {name: arguments[name][None]}
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
         tf.function(lambda: call(op, changed))()
+
+
+# Connections.
+@pytest.mark.parametrize("op", CONNECTED_OPS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"connection_splits": int64(0, -1, 3, 3, 4, 6, 7)},
+        {"connection_splits": int64(0, 2**40, 3, 3, 4, 6, 7)},
+        {"connection_splits": int64(0, 2, 8, 3, 4, 6, 7)},
+        {"connection_splits": int64(0, 2, 3, 3, 4, 6, 8)},
+        {"connection_splits": int64(0, 2, 3, 3, 4, 6)},
+        {"connection_splits": int64()},
+        {"connection_neurons": int32(1, 6, 0, 5, 2, 3, 5)},
+        {"connection_neurons": int32(1, -1, 0, 5, 2, 3, 5)},
+        {"connection_neurons": int32(1, 4, 0, 5, 2, 3)},
+        {"weights": variable(6)},
+        {"bias": [variable(UNITS + 1)]},
+        {"values": tf.ones([NNZ + 1])},
+    ],
+    ids=str,
+)
+def test_connections_that_lead_nowhere(op, changes):
+    assert_refused(op, **changes)
+
+
+@pytest.mark.parametrize(
+    ("op", "changes"),
+    [
+        ("connect", {"features": 0}),
+        ("connect", {"most": 0}),
+        ("connect", {"smoothing": -1.0}),
+        ("connect", {"smoothing": float("nan")}),
+        ("connect", {"label_splits": int64(0, 1, 3)}),
+        ("activate_connected", {"count": -1}),
+        ("activate_connected", {"label_splits": int64(0, 1, 3)}),
+        ("connected_losses", {"label_splits": int64(0, 1, 3)}),
+        ("connected_top_k", {"k": UNITS + 1}),
+        ("connected_top_k", {"k": 0}),
+        ("connection_gradient", {"match_entry": int32(0, 1, 2, 3, 5)}),
+        ("connection_gradient", {"match_place": int32(0, 1, 2, -1, 4)}),
+        ("connection_gradient", {"match_place": int32(0, 1, 2, 3)}),
+        ("connection_gradient", {"upstream": tf.ones([NNZ - 1])}),
+        ("binary_crossentropy", {"own_offsets": tf.ones([NNZ - 1])}),
+    ],
+    ids=str,
+)
+def test_sizes_of_connections(op, changes):
+    assert_refused(op, **changes)

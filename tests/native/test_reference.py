@@ -132,6 +132,19 @@ def test_dwta():
     assert joined[3, 0] == 0b10
 
 
+def test_min_hash():
+    assert reference.top_set(np.array([3, -1, 5, 3, 0, 4]), 3).tolist() == [0, 2, 5]
+    assert reference.top_set(np.array([3, -1, 5, 3, 0, 4]), 9).tolist() == [0, 2, 3, 5]
+    assert reference.top_set(np.array([-3, 0]), 2).tolist() == []
+    place = np.array([[2, 3, 0, 1, 5, 4], [0, 1, 2, 3, 4, 5]])
+    # Two bins each: places 0..2 and 3..5.
+    hashes = reference.min_hashes(np.array([0, 1, 5]), place, 2, 4)
+    assert hashes.tolist() == [2, 3, 0, 5]
+    # Only the first bin of the second permutation has a member, and lends it.
+    assert reference.min_hashes(np.array([2]), place, 2, 4)[2:].tolist() == [2, 2]
+    assert reference.min_hash_codes(np.zeros(6), place, 2, 2, 2, 5).tolist() == [0, 0]
+
+
 def test_build_tables(rng):
     codes = rng.integers(0, 4, size=(9, 3))
     ptr, ids = reference.build_tables(codes, 5)

@@ -81,6 +81,15 @@ def test_without_the_library(tmp_path, monkeypatch):
 
 SAMPLERS = {
     "lsh": LshSampler(hash=SimHash(bits=3, tables=5), active=12, rebuild_every=7, seed=2),
+    "rehash": LshSampler(
+        hash=SimHash(bits=3, tables=5),
+        active=12,
+        bucket_size=9,
+        rebuild_every=3,
+        bucket_policy="reservoir",
+        rehash_every=2,
+        seed=2,
+    ),
     "learned": LshSampler(Learned(bits=3, tables=5), 12, rebuild_every=7, rebuild_on_drift=0.05),
     "all": AllNeurons(),
 }
@@ -274,7 +283,7 @@ def test_memory_stays_that_of_the_model(tmp_path):
         # More ranks than units of the hidden layer.
         ([7, 2], uneven, 1),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_other_numbers_of_ranks(path, cut, piece, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "_PIECE_BYTES", piece)

@@ -13,12 +13,13 @@ CASES = {
         "tanh",
         "layers between",
         "dense input",
+        "many layers",
         "stock loss",
         "uniform",
         "lsh",
         "shared lsh",
     ],
-    3: ["all neurons", "corrected"],
+    3: ["all neurons", "corrected", "lsh, new functions"],
     4: ["few units", "few units, lsh", "lsh, hashed only"],
 }
 

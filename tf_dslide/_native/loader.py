@@ -30,6 +30,10 @@ READING_OPS = (
     "DslideFullCrossentropy",
     "DslideFullCrossentropyGradient",
     "DslideCrossentropyOfParts",
+    "DslideActivateConnected",
+    "DslideConnectedLogits",
+    "DslideConnectedTopK",
+    "DslideConnectedLosses",
 )
 
 

@@ -75,12 +75,23 @@ def _bias(bias: Any) -> list[tf.Tensor]:
     return [] if bias is None else [handle(bias)]
 
 
+def _generation(number: tf.Tensor | int) -> tf.Tensor:
+    return tf.convert_to_tensor(number, tf.int64)
+
+
 def sim_hash_parameters(
-    seed: int, dim: int, projections: int, nonzeros: int
+    seed: int, dim: int, projections: int, nonzeros: int, generation: tf.Tensor | int = 0
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Coordinates `(projections, nonzeros) int32` and weights of random sparse projections."""
+    """Coordinates `(projections, nonzeros) int32` and weights of random sparse projections.
+
+    Others for each `generation` of hash functions, as of those below.
+    """
     return _ops.dslide_sim_hash_parameters(
-        seed=seed, dim=dim, projections=projections, nonzeros=nonzeros
+        generation=_generation(generation),
+        seed=seed,
+        dim=dim,
+        projections=projections,
+        nonzeros=nonzeros,
     )
 
 
@@ -149,9 +160,13 @@ def learn_projections(
     )
 
 
-def dwta_parameters(seed: int, dim: int, bins: int, bin_size: int) -> tf.Tensor:
+def dwta_parameters(
+    seed: int, dim: int, bins: int, bin_size: int, generation: tf.Tensor | int = 0
+) -> tf.Tensor:
     """Coordinates of the bins, `(bins, bin_size) int32`."""
-    return _ops.dslide_dwta_parameters(seed=seed, dim=dim, bins=bins, bin_size=bin_size)
+    return _ops.dslide_dwta_parameters(
+        generation=_generation(generation), seed=seed, dim=dim, bins=bins, bin_size=bin_size
+    )
 
 
 def dwta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) -> tf.Tensor:
@@ -159,9 +174,60 @@ def dwta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) -
     return _ops.dslide_dwta_codes(x=x, index=index, tables=tables, address_bits=address_bits)
 
 
+def wta_codes(x: tf.Tensor, index: tf.Tensor, tables: int, address_bits: int) -> tf.Tensor:
+    """As `dwta_codes`, but the first coordinate wins where all are 0."""
+    return _ops.dslide_dwta_codes(
+        x=x, index=index, tables=tables, address_bits=address_bits, densify=False
+    )
+
+
+def min_hash_parameters(
+    seed: int, dim: int, permutations: int, generation: tf.Tensor | int = 0
+) -> tf.Tensor:
+    """Where each of `permutations` random orders puts the coordinates, `(permutations, dim)`."""
+    return _ops.dslide_min_hash_parameters(
+        generation=_generation(generation), seed=seed, dim=dim, permutations=permutations
+    )
+
+
+def min_hash_codes(
+    x: tf.Tensor,
+    place: tf.Tensor,
+    *,
+    top: int,
+    bins_per_table: int,
+    tables: int,
+    bins_per_permutation: int,
+    address_bits: int,
+) -> tf.Tensor:
+    """Codes `(n, tables) int32` in `[0, 2 ** address_bits)` of the `top` largest coordinates."""
+    return _ops.dslide_min_hash_codes(
+        x=x,
+        place=place,
+        top=top,
+        bins_per_table=bins_per_table,
+        tables=tables,
+        bins_per_permutation=bins_per_permutation,
+        address_bits=address_bits,
+    )
+
+
 def build_tables(codes: tf.Tensor, buckets: int) -> tuple[tf.Tensor, tf.Tensor]:
     """`bucket_ptr (tables, buckets + 1)` and `neuron_ids (tables, units)`, both `int32`."""
     return _ops.dslide_build_tables(codes=codes, buckets=buckets)
+
+
+def arrange_buckets(
+    bucket_ptr: tf.Tensor, neuron_ids: tf.Tensor, step: tf.Tensor, *, policy: str, seed: int
+) -> tf.Tensor:
+    """The `neuron_ids`, those first in each bucket that it would keep if it were shorter.
+
+    By `policy` any of them with equal probability (`"reservoir"`, others at each `step`), or the
+    last ones (`"fifo"`).
+    """
+    return _ops.dslide_arrange_buckets(
+        bucket_ptr=bucket_ptr, neuron_ids=neuron_ids, step=step, policy=policy, seed=seed
+    )
 
 
 def select_from_tables(
@@ -175,10 +241,17 @@ def select_from_tables(
     hashed: int,
     bucket_size: int,
     seed: int,
+    from_start: bool = False,
+    least_votes: int = 0,
+    by_code: bool = False,
 ) -> Csr:
     """Labels and the neurons most often found in the buckets, `hashed` in all.
 
-    `excluded` are ids that only a label can bring in.
+    `excluded` are ids that only a label can bring in. A bucket of more than `bucket_size` neurons
+    gives a window of them at a random place, or `from_start`. With `least_votes`, neurons found in
+    so many tables are taken as they come, the tables in a random order. With `by_code` rows of
+    equal codes and labels get equal neurons; otherwise each row has its own windows of long
+    buckets.
     """
     return Csr(
         *_ops.dslide_select_from_tables(
@@ -192,6 +265,9 @@ def select_from_tables(
             hashed=hashed,
             bucket_size=bucket_size,
             seed=seed,
+            from_start=from_start,
+            least_votes=least_votes,
+            by_code=by_code,
         )
     )
 
@@ -206,10 +282,12 @@ def select_for_batch(
     hashed: int,
     bucket_size: int,
     seed: int,
+    from_start: bool = False,
+    least_votes: int = 0,
 ) -> tf.Tensor:
     """The `excluded` neurons and the `hashed` others that the buckets of all rows hold most often.
 
-    Ascending distinct ids `int32`.
+    Ascending distinct ids `int32`. With `least_votes`, any that the buckets hold so often.
     """
     return _ops.dslide_select_for_batch(
         codes=codes,
@@ -220,6 +298,8 @@ def select_for_batch(
         hashed=hashed,
         bucket_size=bucket_size,
         seed=seed,
+        from_start=from_start,
+        least_votes=least_votes,
     )
 
 
@@ -346,6 +426,25 @@ def softmax_crossentropy(
     return loss
 
 
+def binary_crossentropy(
+    logits: ActiveLogits,
+    active: ActiveSet,
+    labels: Csr,
+    own_offsets: tf.Tensor | None = None,
+    offsets: SharedOffsets | None = None,
+) -> tf.Tensor:
+    """The sum of the logistic losses of each row's active neurons, `(rows,) float32`.
+
+    A neuron that is no label counts `exp(offset)` times. The offsets are constants.
+    """
+    if own_offsets is None:
+        own_offsets = tf.zeros_like(logits.own)
+    loss, _, _ = _ops.dslide_binary_crossentropy(
+        **_softmax_inputs(logits, active, labels, offsets), own_offsets=own_offsets
+    )
+    return loss
+
+
 class SoftmaxParts(NamedTuple):
     """What some of a row's units add to its softmax, each `(rows,) float32`.
 
@@ -416,6 +515,20 @@ def scale_rows(values: ActiveLogits, row_splits: tf.Tensor, scale: tf.Tensor) ->
     return ActiveLogits(*scaled)
 
 
+def sparse_from_active(
+    values: ActiveLogits, active: ActiveSet, units: int, keep_zeros: bool = True
+) -> tf.SparseTensor:
+    """The values of active sets as a sparse matrix `(rows, units)`, in ascending order.
+
+    Without `keep_zeros` exact zeros are left out, and their gradient is 0.
+    """
+    indices, entries = _ops.dslide_sparse_from_active(
+        **_active_sets(values, active), keep_zeros=keep_zeros
+    )
+    rows = tf.shape(values.shared, tf.int64)[0]
+    return tf.SparseTensor(indices, entries, tf.stack([rows, units]))
+
+
 def active_top_k(logits: ActiveLogits, active: ActiveSet, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     """The `k` best ids and logits of each row; -1 and -infinity where a row has fewer."""
     return _ops.dslide_active_top_k(**_active_sets(logits, active), k=k)
@@ -481,6 +594,99 @@ def full_crossentropy_gradient(
         upstream=upstream,
         kernel=kernel,
         bias=bias,
+    )
+
+
+class Connections(NamedTuple):
+    """A sparse kernel: feature `f` is connected with `neurons[splits[f]:splits[f + 1]]`.
+
+    Attributes:
+        splits: `(features + 1,) int64`.
+        neurons: `(connections,) int32`, ascending for each feature.
+        weights: Variable `(connections,) float32`.
+        bias: Variable `(units,) float32` or `None`.
+        units: Number of neurons.
+    """
+
+    splits: tf.Tensor
+    neurons: tf.Tensor
+    weights: Any
+    bias: Any
+    units: int
+
+
+class Features(NamedTuple):
+    """A batch of sparse samples: distinct ascending features with `values (nnz,) float32`."""
+
+    rows: Csr
+    values: tf.Tensor
+
+
+def connect(
+    features: Csr, columns: int, labels: Csr, units: int, most: int, smoothing: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Connects features with the labels that they occur together with, at most `most` each.
+
+    Returns:
+        `splits (columns + 1,) int64`, `neurons (connections,) int32`, and the number of rows that
+        have both, `(connections,) float32`.
+    """
+    return _ops.dslide_connect(
+        **features._asdict(),
+        label_splits=labels.row_splits,
+        label_ids=labels.ids,
+        features=columns,
+        units=units,
+        most=most,
+        smoothing=smoothing,
+    )
+
+
+def _connected(x: Features, connections: Connections) -> dict[str, Any]:
+    return {
+        "values": x.values,
+        **x.rows._asdict(),
+        "connection_splits": connections.splits,
+        "connection_neurons": connections.neurons,
+        "weights": handle(connections.weights),
+        "bias": _bias(connections.bias),
+        "units": connections.units,
+    }
+
+
+def activate_connected(
+    x: Features, connections: Connections, labels: Csr, count: int
+) -> tuple[Csr, tf.Tensor]:
+    """Each row's labels and the `count` best others of the neurons that it is connected with.
+
+    Returns:
+        The active sets, and their logits `(nnz,) float32`.
+    """
+    splits, ids, logits, *_ = _ops.dslide_activate_connected(
+        **_connected(x, connections),
+        label_splits=labels.row_splits,
+        label_ids=labels.ids,
+        count=count,
+    )
+    return Csr(splits, ids), logits
+
+
+def connected_logits(x: Features, connections: Connections) -> tf.Tensor:
+    """All logits, `(rows, units) float32`."""
+    return _ops.dslide_connected_logits(**_connected(x, connections))
+
+
+def connected_top_k(x: Features, connections: Connections, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """The `k` best neurons of each row: ids `(rows, k) int32` and logits, falling."""
+    return _ops.dslide_connected_top_k(**_connected(x, connections), k=k)
+
+
+def connected_losses(
+    x: Features, connections: Connections, labels: Csr
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each row's losses over all units, of the softmax and one against all. No gradient."""
+    return _ops.dslide_connected_losses(
+        **_connected(x, connections), label_splits=labels.row_splits, label_ids=labels.ids
     )
 
 
@@ -650,6 +856,21 @@ def _active_logits_gradient(
     return gradients
 
 
+@tf.RegisterGradient("DslideSparseFromActive")
+def _sparse_from_active_gradient(op: tf.Operation, _: Any, upstream: tf.Tensor) -> list[Any]:
+    values, row_splits, ids, shared_values, shared = op.inputs
+    by_own, by_shared = _ops.dslide_active_from_sparse(
+        logits=values,
+        row_splits=row_splits,
+        ids=ids,
+        shared_logits=shared_values,
+        shared=shared,
+        entries=upstream,
+        keep_zeros=op.get_attr("keep_zeros"),
+    )
+    return [by_own, None, None, by_shared, None]
+
+
 @tf.RegisterGradient("DslideCsrMatMul")
 def _csr_mat_mul_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
     coef, row_splits, ids, kernel = op.inputs
@@ -691,3 +912,61 @@ def _full_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, *_: Any) 
         x, labels, variables[0], variables[1:], totals, upstream
     )
     return [x_gradient, None, None, kernel_gradient, *bias_gradient]
+
+
+@tf.RegisterGradient("DslideBinaryCrossentropy")
+def _binary_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> list[Any]:
+    return [*_softmax_crossentropy_gradient(op, upstream), None]
+
+
+@tf.RegisterGradient("DslideActivateConnected")
+def _activate_connected_gradient(op: tf.Operation, *upstreams: tf.Tensor) -> list[Any]:
+    gradients = _connection_gradients(op, op.outputs, upstreams[2])
+    return [*gradients, None, None]
+
+
+@tf.RegisterGradient("DslideConnectedLogits")
+def _connected_logits_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
+    values, row_splits, ids, splits, neurons, weights, *bias = op.inputs
+    units = op.get_attr("units")
+    nothing = Csr(tf.zeros_like(row_splits), no_neurons())
+    # Every neuron that a row is connected with is active.
+    outputs = _ops.dslide_activate_connected(
+        values=values,
+        row_splits=row_splits,
+        ids=ids,
+        connection_splits=splits,
+        connection_neurons=neurons,
+        weights=weights,
+        bias=bias,
+        label_splits=nothing.row_splits,
+        label_ids=nothing.ids,
+        units=units,
+        count=units,
+    )
+    active = tf.RaggedTensor.from_row_splits(outputs[1], outputs[0], validate=False)
+    places = tf.stack([active.value_rowids(), tf.cast(outputs[1], tf.int64)], axis=1)
+    gradients = _connection_gradients(op, outputs, tf.gather_nd(upstream, places))
+    return [*gradients[:6], *[tf.reduce_sum(upstream, axis=0) for _ in bias]]
+
+
+def _connection_gradients(op: tf.Operation, outputs: Any, upstream: tf.Tensor) -> list[Any]:
+    """The gradients by the inputs that all ops over connections have, given that by logits."""
+    values, _, _, _, neurons, weights = op.inputs[:6]
+    bias = op.inputs[6 : 6 + op.get_attr("use_bias")]
+    active_splits, active_ids, _, match_splits, position, entry, place = outputs
+    ids, gradient, bias_ids, bias_gradient = _ops.dslide_connection_gradient(
+        values=values,
+        active_splits=active_splits,
+        active_ids=active_ids,
+        upstream=upstream,
+        match_splits=match_splits,
+        match_position=position,
+        match_entry=entry,
+        match_place=place,
+        connections=neurons.shape[0],
+        units=op.get_attr("units"),
+    )
+    slices = [RowSlices(gradient, ids, _variable_shape(weights))]
+    slices += [RowSlices(bias_gradient, bias_ids, _variable_shape(b)) for b in bias]
+    return [None] * 5 + slices

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from tf_dslide.cli.settings import NetworkSettings, SamplerSettings
-from tf_dslide.hashing import DWTA, HashFamily, SimHash
+from tf_dslide.hashing import DWTA, WTA, HashFamily, MinHash, SimHash
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
 from tf_dslide.losses import SlideCrossentropy
@@ -21,7 +21,7 @@ from tf_dslide.samplers import (
     UniformSampler,
 )
 
-# Of a bin of DWTA's usual size.
+# Of a bin of WTA's and DWTA's usual size.
 _BITS_PER_BIN = 3
 
 
@@ -79,12 +79,15 @@ def _make_sampler(settings: SamplerSettings, seed: int) -> Sampler:
 
 def _make_hash(settings: SamplerSettings, seed: int) -> HashFamily:
     tables: dict[str, Any] = {} if settings.tables is None else {"tables": settings.tables}
-    if settings.hash != "dwta":
+    if settings.hash == "minhash":
+        return MinHash(address_bits=settings.bits, seed=seed, **tables)
+    if settings.hash not in ("wta", "dwta"):
         return SimHash(settings.bits, seed=seed, **tables)
+    family = WTA if settings.hash == "wta" else DWTA
     if settings.bits is None:
-        return DWTA(seed=seed, **tables)
+        return family(seed=seed, **tables)
     bins = math.ceil(settings.bits / _BITS_PER_BIN)
-    return DWTA(bins, address_bits=settings.bits, seed=seed, **tables)
+    return family(bins, address_bits=settings.bits, seed=seed, **tables)
 
 
 def _learning_rate(

@@ -7,7 +7,7 @@ from typing import Literal
 from tf_dslide.cli.inputs import Source
 
 SamplerName = Literal["lsh", "shared-lsh", "uniform", "log-uniform", "all"]
-HashName = Literal["simhash", "dwta"]
+HashName = Literal["simhash", "wta", "dwta", "minhash"]
 ScheduleName = Literal["linear", "cosine", "constant"]
 
 

@@ -21,6 +21,7 @@ from tf_dslide.data.synthetic import (
     make_synthetic,
     synthetic_batches,
 )
+from tf_dslide.data.weighting import tf_idf
 from tf_dslide.data.xmc import read_names, read_split, read_xmc, read_xmc_pair, write_xmc
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "read_xmc_pair",
     "save_dataset",
     "synthetic_batches",
+    "tf_idf",
     "to_ragged",
     "to_sparse_tensor",
     "write_xmc",

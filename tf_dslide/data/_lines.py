@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-from sklearn.datasets import load_svmlight_file
 
 # What a line of plain numbers can hold. Any other byte (a comment, a letter, an underscore that
 # Python's int() would let pass) sends its block to the slow reader.
@@ -104,6 +103,8 @@ def parse_block(
 
 def _parse_fast(lines: Sequence[bytes], limits: Limits) -> Block | None:
     """Parse by scikit-learn; `None` where only the slow reader can tell what the lines mean."""
+    from sklearn.datasets import load_svmlight_file  # takes a second
+
     text = b"".join(lines)
     if text.translate(None, delete=_PLAIN_BYTES):
         return None

@@ -9,13 +9,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from tf_dslide.data.dataset import Dataset
+
+if TYPE_CHECKING:
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
 ATTRIBUTION = "Place names: GeoNames (https://www.geonames.org), CC BY 4.0"
 _CREDIT = "GeoNames, CC BY 4.0"
@@ -115,6 +117,8 @@ def load_places(
         for spelling in _spellings(place):
             part = held_out if _is_held_out(spelling) else held_in
             part.setdefault(spelling, []).append(label)
+    from sklearn.feature_extraction.text import TfidfVectorizer  # takes a second
+
     vectorizer = TfidfVectorizer(
         analyzer="char_wb",
         ngram_range=(2, 3),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,32 +14,50 @@ from scipy import sparse
 
 from tf_dslide.data.dataset import Dataset
 
+_GZIP = b"\x1f\x8b"
+
 
 def read_skip_gram(
-    path: str | os.PathLike[str], *, vocabulary: int = 253_855, window: int = 2
+    *paths: str | os.PathLike[str],
+    vocabulary: int = 253_855,
+    window: int = 2,
+    word: str = r"\S+",
+    subsample: float | None = None,
+    seed: int = 0,
+    errors: str = "strict",
 ) -> Dataset:
     r"""Make a data set of a text: each word is a sample, the words around it are its labels.
 
-    Words are what stands between white space, in lower case. Features and labels are the same ids,
-    0 for the most frequent word; words of equal frequency are in the order of their first use. The
-    network that learns this task has word vectors in its first layer (Mikolov et al., word2vec;
-    the Text8 task of D-SLIDE, arXiv 2201.12667, section 5).
+    Features and labels are the same ids, 0 for the most frequent word; words of equal frequency
+    are in the order of their first use. The network that learns this task has word vectors in its
+    first layer (Mikolov et al., word2vec; the Text8 task of D-SLIDE, arXiv 2201.12667, section 5).
 
     Args:
-        path: A text in UTF-8.
+        *paths: Texts in UTF-8, perhaps compressed with gzip, read one after the other as one text.
         vocabulary: How many of the most frequent words to know, at most; others are dropped before
             words are counted as neighbours. 253,855 is that of Text8.
         window: How many words on each side are labels.
+        word: What a word is: a regular expression, looked for in the text in lower case. The
+            default takes what stands between white space; `[^\W\d_]+` takes runs of letters.
+        subsample: Drops occurrences of frequent words at random, before neighbours are counted: a
+            word that makes up the share `f` of the text is kept with the probability
+            `min(1, sqrt(subsample / f))`, as in word2vec, where 1e-5 to 1e-3 is usual. What is
+            dropped is dropped for good: all epochs see the same words. `None` keeps all.
+        seed: Of the words dropped.
+        errors: What becomes of bytes that are not UTF-8, as in `open`: `"strict"`, `"replace"`,
+            `"ignore"`.
 
     Returns:
         A `Dataset` of `(words, vocabulary)` features, one 1 in each row, and the labels of each
         word, named by the words. A word that stands next to itself has itself among its labels.
 
     Raises:
-        ValueError: `vocabulary` or `window` is not positive, or the text has fewer than two words.
-        UnicodeDecodeError: The text is not UTF-8.
+        ValueError: `vocabulary`, `window` or `subsample` is not positive, `word` is no regular
+            expression, or there are fewer than two words.
+        UnicodeDecodeError: A text is not UTF-8, and `errors` is `"strict"`.
 
-    Memory: some 60 bytes a word of the text, and the text.
+    Memory: some 60 bytes a word of the text, the text, and some 100 bytes a label while they are
+    put together.
 
     Example:
     >>> import pathlib, tempfile
@@ -51,15 +72,45 @@ def read_skip_gram(
     for name, value in (("vocabulary", vocabulary), ("window", window)):
         if value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
-    words = Path(path).read_text(encoding="utf-8").lower().split()
+    if subsample is not None and not subsample > 0:
+        raise ValueError(f"subsample is {subsample}; it must be positive, or None to keep all")
+    try:
+        pattern = re.compile(word)
+    except re.error as error:
+        raise ValueError(f"word is {word!r}, which is no regular expression: {error}") from None
+    words = [found for path in paths for found in _words(path, pattern, errors)]
     # most_common keeps the order of first use among equals.
-    names = tuple(word for word, _ in Counter(words).most_common(vocabulary))
-    number = {word: i for i, word in enumerate(names)}
-    ids = np.array([number[word] for word in words if word in number], np.int32)
+    counts = Counter(words).most_common(vocabulary)
+    names = tuple(name for name, _ in counts)
+    number = {name: i for i, name in enumerate(names)}
+    ids = np.array([number[name] for name in words if name in number], np.int32)
+    if subsample is not None:
+        shares = np.array([count for _, count in counts]) / max(1, len(words))
+        kept = np.sqrt(subsample / shares)
+        ids = ids[np.random.default_rng(seed).random(len(ids)) < kept[ids]]
     if len(ids) < 2:
-        raise ValueError(f"{path} has {len(words)} words; a word needs another one beside it")
+        raise ValueError(
+            f"{', '.join(map(str, paths)) or 'no file'}: of {len(words)} words {len(ids)} are "
+            "left; a word needs another one beside it"
+        )
+    features, labels = _neighbours(ids, len(names), window)
+    return Dataset(features, labels, names, Path(paths[0]).stem)
+
+
+def _words(path: str | os.PathLike[str], pattern: re.Pattern[str], errors: str) -> Iterator[str]:
+    content = Path(path).read_bytes()
+    if content.startswith(_GZIP):
+        content = gzip.decompress(content)
+    text = content.decode(errors=errors).lower()
+    return (match[0] for match in pattern.finditer(text))
+
+
+def _neighbours(
+    ids: np.ndarray, vocabulary: int, window: int
+) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
+    """Features and labels of words that stand in this order."""
     places = np.arange(len(ids))
-    shape = (len(ids), len(names))
+    shape = (len(ids), vocabulary)
     ones = np.ones(len(ids), np.float32)
     features = sparse.csr_matrix((ones, ids, np.arange(len(ids) + 1)), shape)
     rows, columns = [], []
@@ -68,4 +119,4 @@ def read_skip_gram(
         columns += [ids[:-distance], ids[distance:]]
     entries = (np.concatenate(rows), np.concatenate(columns))
     labels = sparse.csr_matrix((np.ones(len(entries[0]), np.float32), entries), shape)
-    return Dataset(features, labels, names, Path(path).stem)
+    return features, labels

@@ -14,7 +14,6 @@ from typing import BinaryIO, cast
 
 import numpy as np
 from scipy import sparse
-from sklearn.datasets import dump_svmlight_file
 
 from tf_dslide.data._lines import Block, DataFormatError, Limits, parse_block, quote, to_int
 from tf_dslide.data.dataset import Dataset
@@ -234,6 +233,8 @@ def write_xmc(path: PathLike, dataset: Dataset) -> None:
     with _atomic_writer(Path(path)) as file:
         file.write(f"{dataset.num_samples} {features.shape[1]} {labels.shape[1]}\n".encode())
         if dataset.num_samples:
+            from sklearn.datasets import dump_svmlight_file  # takes a second
+
             digits = (_shortest_decimals(features.data), features.indices, features.indptr)
             dump_svmlight_file(
                 _widened(sparse.csr_matrix(digits, features.shape)),

@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from tf_dslide._checks import require_positive
 from tf_dslide._version import __version__
-from tf_dslide.layers import DSlideDense
+from tf_dslide.layers import HashedLayer
 from tf_dslide.parallel.communicator import LoneCommunicator, RankError
 from tf_dslide.parallel.sharding import Shard, shard_of
 
@@ -429,7 +429,7 @@ class _SamplerEntry:
     """
 
     key: str
-    layer: DSlideDense
+    layer: HashedLayer
 
     @property
     def selector(self) -> Any:
@@ -509,7 +509,7 @@ class _State:
             _Entry(f"model/{number}/{v.name}", v.path, v._value, shard_of(v))
             for number, v in enumerate(model.variables)
         ]
-        layers = [layer for layer in model._flatten_layers() if isinstance(layer, DSlideDense)]
+        layers = [layer for layer in model._flatten_layers() if isinstance(layer, HashedLayer)]
         samplers = [_SamplerEntry(f"sampler/{i}", layer) for i, layer in enumerate(layers)]
         optimizer = getattr(model, "optimizer", None)
         slots = [] if optimizer is None else _slots_of(optimizer, model)
@@ -924,7 +924,7 @@ class Manifest:
         _require_same(self.variables, state.variables, "the model")
         if len(self.samplers) != len(state.samplers):
             raise CheckpointError(
-                f"it is of another model: it has {len(self.samplers)} DSlideDense layers, this "
+                f"it is of another model: it has {len(self.samplers)} layers with a sampler, this "
                 f"model has {len(state.samplers)}"
             )
         if self.optimizer is None or state.optimizer is None:

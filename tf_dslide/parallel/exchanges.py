@@ -4,6 +4,7 @@ Every rank calls the same exchanges in the same order. In a graph nothing but th
 order of two exchanges that do not depend on each other, so each waits for the one before it.
 """
 
+import math
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
@@ -110,9 +111,9 @@ class Exchanges:
         @tf.custom_gradient
         def enter(x: tf.Tensor) -> Any:
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                total = self._call(self._sum, [upstream], tf.float32)
+                total = self._call(self._sum, [tf.cast(upstream, tf.float32)], tf.float32)
                 total.set_shape(upstream.shape)
-                return total
+                return tf.cast(total, upstream.dtype)
 
             return tf.identity(x), gradient
 
@@ -251,7 +252,7 @@ class Exchanges:
             )
 
     def _sum(self, part: np.ndarray) -> np.ndarray:
-        flat = part.reshape(part.shape[0], -1)
+        flat = part.reshape(part.shape[0], math.prod(part.shape[1:]))
         total = np.zeros_like(flat)
         for every in self._all("gradient", parcels.pack_matrix(flat, self._wire), None):
             total += every

@@ -319,7 +319,7 @@ _RANDOM = (
 )
 
 
-class SplitLogits(lazy.LazyLogits):
+class SplitLogits(lazy.DenseLogits):
     """Lazy logits of a layer whose units are on several ranks."""
 
     def __init__(self, split: Split, *arguments: Any) -> None:
@@ -332,6 +332,14 @@ class SplitLogits(lazy.LazyLogits):
         """Number of classes, of all ranks."""
         return self._split.total
 
+    def _loss(self, labels: Csr, binary: bool) -> tf.Tensor:
+        if binary:
+            raise ValueError(
+                "SlideBinaryCrossentropy is not split over ranks; use SlideCrossentropy under an "
+                "MPIModelParallel"
+            )
+        return super()._loss(labels, binary)
+
     def _full_crossentropy(self, labels: Csr) -> tf.Tensor:
         weights = self._weights
         mine = labels_within(labels, self._split.begin, self._split.end)
@@ -343,7 +351,7 @@ class SplitLogits(lazy.LazyLogits):
             losses, self._x, mine, weights.kernel, weights.bias, totals
         )
 
-    def _sampled_crossentropy(self, labels: Csr) -> tf.Tensor:
+    def _sampled_loss(self, labels: Csr, binary: bool) -> tf.Tensor:
         mine = labels_within(labels, self._split.begin, self._split.end)
         logits, selection = self._weights.sampled_logits(self._x, mine)
         active = selection.active

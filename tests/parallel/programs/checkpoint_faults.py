@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import tests.fewer_imports  # noqa: F401
+
+# isort: split
 from tests.parallel.checkpoint_cases import build
 from tf_dslide.parallel import MPIModelParallel, checkpoints
 

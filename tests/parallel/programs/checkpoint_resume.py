@@ -6,6 +6,9 @@ Arguments: the folder, `through` or `other`.
 import sys
 from pathlib import Path
 
+import tests.fewer_imports  # noqa: F401
+
+# isort: split
 import keras
 import numpy as np
 import tensorflow as tf

@@ -142,7 +142,8 @@ def disagreed_by_key(comm: Communicator) -> None:
 
 
 def stuck(comm: Communicator) -> None:
-    comm.barrier()
+    comm.barrier()  # before that a rank may have started later than others
+    comm.timeout = 1
     if comm.rank != 1:
         comm.exchange("hidden", [b""] * comm.size)
     _compute_forever()
@@ -198,7 +199,7 @@ CASES: dict[str, Callable[[Communicator], None]] = {
 
 def main() -> None:
     case, handlers = sys.argv[1], "bare" not in sys.argv
-    communicator = MPICommunicator(timeout=1 if case == "stuck" else FOREVER)
+    communicator = MPICommunicator(timeout=FOREVER)
     if handlers:
         install_fault_handlers(communicator)
     CASES[case](communicator)

@@ -3,6 +3,9 @@
 import sys
 from unittest import mock
 
+import tests.fewer_imports  # noqa: F401
+
+# isort: split
 import keras
 import numpy as np
 import tensorflow as tf
@@ -10,6 +13,7 @@ import tensorflow as tf
 from tf_dslide import (
     AllNeurons,
     DSlideDense,
+    DSlideHidden,
     LogUniformSampler,
     LshSampler,
     NDCGAtK,
@@ -112,9 +116,15 @@ def build(case, strategy, ranks):
     inputs = keras.Input((FEATURES,), sparse=case.get("sparse", True))
     activation = case.get("activation", "relu")
     x = SparseDense(case.get("hidden", 10), activation=activation, strategy=strategy)(inputs)
+    if case.get("second"):
+        x = SparseDense(case["second"], activation="relu", strategy=strategy)(x)
     if case.get("between"):
         x = keras.layers.Dense(7, activation="tanh")(x)
         x = keras.layers.Dropout(0.3, seed=5)(x)
+    if case.get("wide"):
+        # Every rank holds all of it.
+        x = DSlideHidden(case["wide"], sampler=case["wide_sampler"])(x)
+        x = SparseDense(6, activation="relu", strategy=strategy)(x)
     output = DSlideDense(
         case["units"], sampler=sampler, strategy=strategy, use_bias=case.get("bias", True)
     )
@@ -131,16 +141,29 @@ def close(what, got, wanted, tolerance):
     )
 
 
+class Whole:
+    """The same model in one process: that of rank 0, so that the others need not train it too."""
+
+    def __init__(self, case, strategy):
+        self._gather = strategy.communicator.gather
+        self._model = build(case, None, strategy.size) if strategy.rank == 0 else None
+
+    def asked(self, question):
+        """What `question(model)` gives on rank 0, on all ranks."""
+        return self._gather(None if self._model is None else question(self._model))[0]
+
+
 def check(name, case, strategy):
-    ranks = strategy.size
-    model, whole = (build(case, s, ranks) for s in (strategy, None))
+    model = build(case, strategy, strategy.size)
+    whole = Whole(case, strategy)
     units, tolerance = case["units"], case.get("tolerance", 2e-5)
     for step in range(case.get("steps", 12)):
         rows = ROWS if step % 5 else ROWS // 2  # as the last batch of an epoch
         x, y = data(step % 7, rows, units, case.get("sparse", True))
         if "loss" in case:
             y = np.maximum(y[:, 0], 0)
-        got, wanted = (m.train_on_batch(x, y, return_dict=True) for m in (model, whole))
+        got = model.train_on_batch(x, y, return_dict=True)
+        wanted = whole.asked(lambda m: m.train_on_batch(x, y, return_dict=True))  # noqa: B023
         assert got.keys() == wanted.keys()
         # What is rounded on the wire may change the order of close logits.
         compared = ["loss"] if tolerance > 1e-3 else list(got)
@@ -150,8 +173,9 @@ def check(name, case, strategy):
             [wanted[key] for key in compared],
             tolerance,
         )
-    for mine, all_of_it in zip(model.weights, whole.weights, strict=True):
-        shard = sharding.shard_of(mine)
+    weights = whole.asked(lambda m: m.get_weights())
+    for mine, all_of_it in zip(model.weights, weights, strict=True):
+        shard, all_of_it = sharding.shard_of(mine), np.asarray(all_of_it)
         if shard is not None:
             cut = slice(shard.begin, shard.end)
             all_of_it = all_of_it[cut] if shard.axis == 0 else all_of_it[:, cut]
@@ -165,16 +189,22 @@ def check_answers(name, case, model, whole):
     units, tolerance = case["units"], case.get("tolerance", 2e-5)
     x, y = data(99, 2 * ROWS, units, case.get("sparse", True))
     if "loss" not in case:
-        got, wanted = (m.test_on_batch(x, y, return_dict=True) for m in (model, whole))
-        close(f"{name}, evaluate", [*got.values()], [*wanted.values()], 5 * tolerance)
-    close(f"{name}, predict", *(m.predict_on_batch(x) for m in (model, whole)), 20 * tolerance)
+        got = model.test_on_batch(x, y, return_dict=True)
+        wanted = whole.asked(lambda m: m.test_on_batch(x, y, return_dict=True))
+        assert got.keys() == wanted.keys()
+        compared = [got[key] for key in got], [wanted[key] for key in got]
+        close(f"{name}, evaluate", *compared, 5 * tolerance)
+    scores = whole.asked(lambda m: m.predict_on_batch(x))
+    close(f"{name}, predict", model.predict_on_batch(x), scores, 20 * tolerance)
     hidden = keras.Model(model.input, model.layers[-1].input)(x)
     for k in {1, min(5, units), units}:
-        (ids, scores), (other_ids, other_scores) = (
-            m.layers[-1].top_k(hidden, k) for m in (model, whole)
+        best = (
+            [a.numpy() for a in model.layers[-1].top_k(hidden, k)],
+            whole.asked(lambda m: [a.numpy() for a in m.layers[-1].top_k(hidden, k)]),  # noqa: B023
         )
+        (ids, scores), (other_ids, other_scores) = best
         close(f"{name}, scores of the best {k}", scores, other_scores, 20 * tolerance)
-        assert np.mean(ids.numpy() == other_ids.numpy()) > 0.9, name
+        assert np.mean(ids == np.asarray(other_ids)) > 0.9, name
     if isinstance(model.layers[-1].sampler, LshSampler):
         ids, scores = model.layers[-1].top_k(hidden, 3, exact=False)
         logits = model.layers[-1](hidden).numpy()
@@ -196,6 +226,15 @@ CASES = {
     "tanh": {"sampler": AllNeurons, "units": 23, "activation": "tanh"},
     "softmax inside": {"sampler": AllNeurons, "units": 23, "activation": "softmax"},
     "layers between": {"sampler": AllNeurons, "units": 23, "between": True},
+    "two split layers": {"sampler": AllNeurons, "units": 23, "second": 5},
+    "many layers": {
+        "sampler": AllNeurons,
+        "units": 23,
+        "second": 8,
+        "between": True,
+        "wide": 300,
+        "wide_sampler": LshSampler(SimHash(3, tables=4), 50, random=0.1),
+    },
     "dense input": {"sampler": AllNeurons, "units": 23, "sparse": False},
     "stock loss": {"sampler": AllNeurons, "units": 23, "loss": stock_loss, "thorough": True},
     "uniform": {"sampler": lambda: UniformSampler(8), "units": 41},
@@ -208,6 +247,18 @@ CASES = {
     },
     "lsh, hashed only": {
         "sampler": lambda: LshSampler(SimHash(3, tables=4), 30, random=0, head=0, rebuild_every=3),
+        **TABLES,
+    },
+    "lsh, new functions": {
+        "sampler": lambda: LshSampler(
+            SimHash(3, tables=4),
+            30,
+            bucket_size=8,
+            rebuild_every=3,
+            bucket_policy="reservoir",
+            selection="threshold",
+            rehash_every=1,
+        ),
         **TABLES,
     },
     "few units, lsh": {

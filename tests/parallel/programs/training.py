@@ -1,10 +1,18 @@
-"""Run under mpirun: a training by `fit`. Its argument says what is wrong with rank 1."""
+"""Run under mpirun: trainings by `fit`. Each argument says what is wrong with rank 1 in one.
 
+The error of a training is printed as one line of JSON, and the next one begins; the last ends the
+job in whichever way it does.
+"""
+
+import json
 import os
 import signal
 import sys
 from unittest import mock
 
+import tests.fewer_imports  # noqa: F401
+
+# isort: split
 import keras
 import numpy as np
 from scipy import sparse
@@ -44,7 +52,7 @@ class Trouble(keras.callbacks.Callback):
             sys.exit(0)
 
 
-def main(kind, steps=1):
+def train(kind):
     second = os.environ.get("PMI_RANK", "0") == "1"
     trouble = kind if second else "none"
     version = "0.0.1" if trouble == "version" else strategy.__version__
@@ -59,9 +67,7 @@ def main(kind, steps=1):
             DSlideDense(units, strategy=split),
         ]
     )
-    model.compile(
-        SparseAdam(0.05), SlideCrossentropy(), metrics=[PrecisionAtK(1)], steps_per_execution=steps
-    )
+    model.compile(SparseAdam(0.05), SlideCrossentropy(), metrics=[PrecisionAtK(1)])
     train = batches(
         data(2 if trouble == "data" else 1),
         BATCH + (trouble == "batch size"),
@@ -76,5 +82,18 @@ def main(kind, steps=1):
     sys.stderr.write(f"precision on rank {split.rank}: {result['precision_at_1']}\n")
 
 
+def main(*kinds):
+    for kind in kinds[:-1]:
+        try:
+            train(kind)
+        except Exception as error:
+            rank = int(os.environ["PMI_RANK"])
+            line = json.dumps({"kind": kind, "rank": rank, "error": str(error)})
+            # After the line of the progress bar.
+            sys.stdout.write(f"\n{line}\n")
+            sys.stdout.flush()
+    train(kinds[-1])
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(*sys.argv[1:])

@@ -1,0 +1,50 @@
+"""D-SLIDE's linear classifier: features as buckets, without a hidden layer, in one process."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from baselines.dslide import schedule
+from baselines.training import Session, StepMethod, stream_of
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class DSlideLinear(StepMethod):
+    """A `DSlideLinear`, trained as by `fit`. Its time has the finding of connections in it."""
+
+    def __init__(self, session: Session) -> None:
+        import keras
+
+        import tf_dslide
+
+        self._layer = tf_dslide.DSlideLinear(session.train.num_labels)
+        self._prepared = False
+        self._train = session.train
+        self._stream = stream_of(session)
+        accumulator = 0.1 / session.task.batch_size**2
+        self._optimizer = tf_dslide.SparseAdagrad(schedule(session), accumulator, epsilon=1e-12)
+        self._loss = tf_dslide.SlideBinaryCrossentropy()
+        self._input = keras.Input((session.train.num_features,), sparse=True)
+
+    def _prepare(self) -> None:
+        import keras
+
+        self._layer.adapt(self._train)
+        model = keras.Sequential([self._input, self._layer])
+        model.compile(self._optimizer, self._loss)
+        model.make_train_function()
+        self._model, self._train_on = model, model.train_function
+        self._prepared = True
+
+    def step(self) -> float:
+        """One step of `fit`; before the first one, the connections are found."""
+        if not self._prepared:
+            self._prepare()
+        self._model.reset_metrics()
+        return float(self._train_on(self._stream)["loss"])
+
+    def best(self, features: "tf.SparseTensor", k: int) -> np.ndarray:
+        """Exact."""
+        return self._layer.top_k(features, k)[0].numpy()

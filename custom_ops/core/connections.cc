@@ -1,0 +1,539 @@
+#include "custom_ops/core/connections.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "custom_ops/core/scored.h"
+
+namespace dslide {
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+double Softplus(double z) { return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z))); }
+
+// How many connections the features of a row have.
+int64_t VotesOfRow(const SparseRows& x, int64_t row, const CsrView& neurons) {
+  int64_t votes = 0;
+  for (const int32_t* f = x.ids.begin(row); f != x.ids.end(row); ++f) {
+    votes += std::max<int64_t>(0, neurons.length(*f));
+  }
+  return votes;
+}
+
+// Nanoseconds that the votes of a mean row take, roughly.
+int64_t VoteCost(const SparseRows& x, const Connections& connections) {
+  int64_t votes = 0;
+  for (int64_t row = 0; row < x.ids.rows; ++row) votes += VotesOfRow(x, row, connections.neurons);
+  return 200 + 2 * votes / std::max<int64_t>(1, x.ids.rows);
+}
+
+// Calls `use(entry, connection, neuron)` for the connections of a row's features; whether they are
+// what they claim to be. They are too many to be checked as a whole in every step.
+template <typename Use>
+bool ForConnections(const SparseRows& x, int64_t row, const Connections& connections,
+                    const Use& use) {
+  const CsrView& neurons = connections.neurons;
+  for (int64_t e = x.ids.splits[row]; e < x.ids.splits[row + 1]; ++e) {
+    const int64_t begin = neurons.splits[x.ids.ids[e]], end = neurons.splits[x.ids.ids[e] + 1];
+    if (begin < 0 || end > connections.count) return false;
+    for (int64_t q = begin; q < end; ++q) {
+      if (neurons.ids[q] < 0 || neurons.ids[q] >= connections.units) return false;
+      use(e, q, neurons.ids[q]);
+    }
+  }
+  return true;
+}
+
+// The votes for one sample at a time. As many places as there are neurons are allocated once a
+// thread, and only those that were touched are cleared.
+class Votes {
+ public:
+  explicit Votes(int64_t units) {
+    if (static_cast<int64_t>(all_.size()) < units) all_.resize(units);
+    neurons_ = all_.data();
+    touched_.resize(units + 1);
+  }
+  ~Votes() { Clear(); }
+
+  // Whether the connections are what they claim to be.
+  bool Count(const SparseRows& x, int64_t row, const Connections& connections) {
+    Clear();
+    return ForConnections(x, row, connections, [&](int64_t e, int64_t q, int32_t neuron) {
+      Touch(neuron).score += x.values[e] * connections.weights[q];
+    });
+  }
+
+  IdList touched() const { return {touched_.data(), count_}; }
+  float score(int32_t neuron) const { return neurons_[neuron].score; }
+  bool Has(int32_t neuron) const { return neurons_[neuron].place != kUntouched; }
+
+  // Notes where an active neuron stands.
+  void Place(int32_t neuron, int32_t place) { Touch(neuron).place = place; }
+  // Where the neuron stands; negative if it is not active.
+  int32_t PlaceOf(int32_t neuron) const { return neurons_[neuron].place; }
+
+ private:
+  static constexpr int32_t kUntouched = -2, kTouched = -1;
+  struct Neuron {
+    float score = 0;
+    int32_t place = kUntouched;
+  };
+
+  Neuron& Touch(int32_t neuron) {
+    Neuron& n = neurons_[neuron];
+    // Without a branch: whether a neuron had a vote before is anybody's guess.
+    touched_[count_] = neuron;
+    count_ += n.place == kUntouched;
+    n.place = std::max(n.place, kTouched);
+    return n;
+  }
+
+  void Clear() {
+    for (int32_t neuron : touched()) neurons_[neuron] = Neuron();
+    count_ = 0;
+  }
+
+  static thread_local std::vector<Neuron> all_;
+  Neuron* neurons_;  // those of this thread: to look them up costs as much as a vote
+  std::vector<int32_t> touched_;
+  int64_t count_ = 0;
+};
+
+thread_local std::vector<Votes::Neuron> Votes::all_;
+
+// Slabs of rows, each worked at by one thread, whose results are joined in order.
+Slabs RowSlabs(int64_t rows) { return Slabs(rows, 32); }
+
+template <typename T>
+void Append(const std::vector<T>& from, std::vector<T>* to) {
+  to->insert(to->end(), from.begin(), from.end());
+}
+
+void AppendLengths(const std::vector<int64_t>& lengths, std::vector<int64_t>* splits) {
+  for (int64_t length : lengths) splits->push_back(splits->back() + length);
+}
+
+// The rows of a batch that mention each feature, ascending.
+Csr RowsOfFeatures(const CsrView& features, int64_t feature_count) {
+  Csr rows;
+  rows.splits.assign(feature_count + 1, 0);
+  for (int64_t e = 0; e < features.size(); ++e) ++rows.splits[features.ids[e] + 1];
+  std::partial_sum(rows.splits.begin(), rows.splits.end(), rows.splits.begin());
+  rows.ids.resize(features.size());
+  std::vector<int64_t> next(rows.splits.begin(), rows.splits.end() - 1);
+  for (int64_t r = 0; r < features.rows; ++r) {
+    for (const int32_t* f = features.begin(r); f != features.end(r); ++f) {
+      rows.ids[next[*f]++] = static_cast<int32_t>(r);
+    }
+  }
+  return rows;
+}
+
+// What `Connect` knows of all features.
+struct Frequencies {
+  std::vector<int64_t> of_labels;
+  double samples;
+  double smoothing;
+
+  // How much a feature says about a label that it occurs together with so often.
+  float Information(int64_t together, int32_t label) const {
+    const double lift = together * samples / (of_labels[label] + smoothing);
+    return static_cast<float>(together * std::log1p(lift));
+  }
+};
+
+// The connections of features one after the other.
+class Connector {
+ public:
+  Connector(const CsrView& labels, const Frequencies& frequencies, int64_t most)
+      : labels_(labels),
+        frequencies_(frequencies),
+        most_(most),
+        together_(frequencies.of_labels.size()) {}
+
+  // Appends the labels of a feature that occurs in these rows; how many there are.
+  int64_t Append(const int32_t* begin, const int32_t* end, CountedConnections* out) {
+    std::vector<Scored> found;
+    for (const int32_t* row = begin; row != end; ++row) {
+      for (const int32_t* label = labels_.begin(*row); label != labels_.end(*row); ++label) {
+        if (together_[*label]++ == 0) found.push_back({0, *label});
+      }
+    }
+    for (Scored& s : found) s.score = frequencies_.Information(together_[s.id], s.id);
+    const std::vector<Scored> all = found;
+    if (static_cast<int64_t>(found.size()) > most_) {
+      std::nth_element(found.begin(), found.begin() + most_, found.end(), Before);
+      found.resize(most_);
+    }
+    std::sort(found.begin(), found.end(),
+              [](const Scored& a, const Scored& b) { return a.id < b.id; });
+    for (const Scored& s : found) {
+      out->neurons.ids.push_back(s.id);
+      out->together.push_back(static_cast<float>(together_[s.id]));
+    }
+    for (const Scored& s : all) together_[s.id] = 0;
+    return static_cast<int64_t>(found.size());
+  }
+
+ private:
+  CsrView labels_;
+  const Frequencies& frequencies_;
+  int64_t most_;
+  std::vector<int32_t> together_;
+};
+
+// Writes a row's active set and its matches, and how many there are of each, to the end of `out`.
+class Activator {
+ public:
+  Activator(const SparseRows& x, const Connections& connections, const CsrView& labels,
+            int64_t count)
+      : x_(x),
+        connections_(connections),
+        labels_(labels),
+        count_(count),
+        votes_(connections.units) {}
+
+  bool Row(int64_t row, ConnectedActive* out) {
+    if (!votes_.Count(x_, row, connections_)) return false;
+    Choose(row);
+    const int64_t first = static_cast<int64_t>(out->logits.size());
+    for (int32_t neuron : chosen_) {
+      votes_.Place(neuron, static_cast<int32_t>(out->logits.size()));
+      out->active.ids.push_back(neuron);
+      out->logits.push_back(votes_.score(neuron) + connections_.bias_of(neuron));
+    }
+    out->active.splits.push_back(static_cast<int64_t>(out->logits.size()) - first);
+    out->match_splits.push_back(Match(row, out));
+    return true;
+  }
+
+ private:
+  // The row's labels and the best others, ascending.
+  void Choose(int64_t row) {
+    chosen_.assign(labels_.begin(row), labels_.end(row));
+    for (int32_t label : chosen_) votes_.Place(label, 0);
+    best_.clear();
+    Scored worst = {kLowest, std::numeric_limits<int32_t>::max()};
+    for (int32_t neuron : votes_.touched()) {
+      const float logit = votes_.score(neuron) + connections_.bias_of(neuron);
+      const Scored candidate = {std::isnan(logit) ? kLowest : logit, neuron};
+      if (!Before(candidate, worst) || votes_.PlaceOf(neuron) == 0) continue;
+      best_.push_back(candidate);
+      if (static_cast<int64_t>(best_.size()) == 2 * count_ + 64) worst = KeepBest();
+    }
+    if (static_cast<int64_t>(best_.size()) > count_) KeepBest();
+    for (const Scored& s : best_) chosen_.push_back(s.id);
+    std::sort(chosen_.begin(), chosen_.end());
+  }
+
+  // Leaves the best candidates; the first one that is left out.
+  Scored KeepBest() {
+    std::nth_element(best_.begin(), best_.begin() + count_, best_.end(), Before);
+    const Scored worst = best_[count_];
+    best_.resize(count_);
+    return worst;
+  }
+
+  int64_t Match(int64_t row, ConnectedActive* out) {
+    const size_t before = out->place.size();
+    ForConnections(x_, row, connections_, [&](int64_t e, int64_t q, int32_t neuron) {
+      const int32_t place = votes_.PlaceOf(neuron);
+      if (place < 0) return;
+      out->position.push_back(static_cast<int32_t>(q));
+      out->entry.push_back(static_cast<int32_t>(e));
+      out->place.push_back(place);
+    });
+    return static_cast<int64_t>(out->place.size() - before);
+  }
+
+  SparseRows x_;
+  Connections connections_;
+  CsrView labels_;
+  int64_t count_;
+  Votes votes_;
+  std::vector<Scored> best_;
+  std::vector<int32_t> chosen_;
+};
+
+// Joins the results of slabs, in which splits are lengths and places count from the slab's first.
+ConnectedActive Join(const std::vector<ConnectedActive>& slabs) {
+  ConnectedActive all;
+  all.active.splits = {0};
+  all.match_splits = {0};
+  for (const ConnectedActive& slab : slabs) {
+    const int32_t base = static_cast<int32_t>(all.logits.size());
+    AppendLengths(slab.active.splits, &all.active.splits);
+    AppendLengths(slab.match_splits, &all.match_splits);
+    Append(slab.active.ids, &all.active.ids);
+    Append(slab.logits, &all.logits);
+    Append(slab.position, &all.position);
+    Append(slab.entry, &all.entry);
+    for (int32_t place : slab.place) all.place.push_back(base + place);
+  }
+  return all;
+}
+
+// Sums values by id: slab by slab of ids, so that the sums stay in the cache, and within a slab in
+// the order of the rows, so that the result does not depend on the number of threads.
+template <typename Value>
+class SumsById {
+ public:
+  SumsById(const CsrView& ids, int64_t count, const Value& value)
+      : ids_(ids),
+        count_(count),
+        width_(std::max<int64_t>(int64_t{1} << 16, (count / 256 + 64) / 64 * 64)),
+        value_(value) {}
+
+  SparseVector Sum(const ParallelFor& parallel) const {
+    const int64_t slabs = (count_ + width_ - 1) / width_;
+    std::vector<SparseVector> parts(slabs);
+    const int64_t cost = 10 * ids_.rows + 6 * ids_.size() / std::max<int64_t>(1, slabs);
+    parallel(slabs, cost, [&](int64_t begin, int64_t end) {
+      for (int64_t slab = begin; slab < end; ++slab) parts[slab] = SumSlab(slab * width_);
+    });
+    SparseVector all;
+    for (const SparseVector& part : parts) {
+      Append(part.ids, &all.ids);
+      Append(part.values, &all.values);
+    }
+    return all;
+  }
+
+ private:
+  SparseVector SumSlab(int64_t begin) const {
+    const int64_t end = std::min(begin + width_, count_);
+    std::vector<float> sums(end - begin);
+    std::vector<uint64_t> seen((end - begin + 63) / 64);
+    for (int64_t row = 0; row < ids_.rows; ++row) {
+      const int32_t* last = ids_.end(row);
+      const int32_t* id = std::lower_bound(ids_.begin(row), last, begin);
+      for (; id != last && *id < end; ++id) {
+        const int64_t place = *id - begin;
+        sums[place] += value_(id - ids_.ids);
+        seen[place >> 6] |= uint64_t{1} << (place & 63);
+      }
+    }
+    SparseVector part;
+    for (size_t word = 0; word < seen.size(); ++word) {
+      for (uint64_t bits = seen[word]; bits != 0; bits &= bits - 1) {
+        const int64_t place = word * 64 + __builtin_ctzll(bits);
+        part.ids.push_back(static_cast<int32_t>(begin + place));
+        part.values.push_back(sums[place]);
+      }
+    }
+    return part;
+  }
+
+  CsrView ids_;
+  int64_t count_, width_;
+  const Value& value_;
+};
+
+// What neurons add that no feature of a row is connected with: their biases alone count.
+class Resting {
+ public:
+  explicit Resting(const Connections& connections) : connections_(connections) {
+    for (int64_t n = 0; n < connections.units; ++n) top_ = std::max(top_, Bias(n));
+    for (int64_t n = 0; n < connections.units; ++n) {
+      exp_sum_ += Exp(n);
+      softplus_sum_ += Softplus(Bias(n));
+    }
+  }
+
+  double LogSumExp(const Votes& votes) const {
+    double top = top_, without = exp_sum_;
+    for (int32_t n : votes.touched()) {
+      top = std::max<double>(top, Logit(votes, n));
+      without -= Exp(n);
+    }
+    double sum = std::max(0.0, without) * std::exp(top_ - top);
+    for (int32_t n : votes.touched()) sum += std::exp(Logit(votes, n) - top);
+    return top + std::log(sum);
+  }
+
+  double SoftplusSum(const Votes& votes) const {
+    double sum = softplus_sum_;
+    for (int32_t n : votes.touched()) sum += Softplus(Logit(votes, n)) - Softplus(Bias(n));
+    return sum;
+  }
+
+  double Logit(const Votes& votes, int32_t n) const { return double{votes.score(n)} + Bias(n); }
+
+ private:
+  double Bias(int64_t n) const { return connections_.bias_of(static_cast<int32_t>(n)); }
+  double Exp(int64_t n) const { return std::exp(Bias(n) - top_); }
+
+  const Connections& connections_;
+  double top_ = -std::numeric_limits<double>::infinity();
+  double exp_sum_ = 0;
+  double softplus_sum_ = 0;
+};
+
+// The neurons of the largest biases, as many as a row needs that touches at most `touched`.
+std::vector<Scored> LargestBiases(const Connections& connections, int64_t count) {
+  std::vector<Scored> all(connections.units);
+  for (int64_t n = 0; n < connections.units; ++n) {
+    const float bias = connections.bias_of(static_cast<int32_t>(n));
+    all[n] = {std::isnan(bias) ? kLowest : bias, static_cast<int32_t>(n)};
+  }
+  const auto end = all.begin() + std::min(count, connections.units);
+  std::nth_element(all.begin(), end, all.end(), Before);
+  std::sort(all.begin(), end, Before);
+  all.erase(end, all.end());
+  return all;
+}
+
+int64_t MostVotes(const SparseRows& x, const CsrView& neurons) {
+  int64_t most = 0;
+  for (int64_t row = 0; row < x.ids.rows; ++row) {
+    most = std::max(most, VotesOfRow(x, row, neurons));
+  }
+  return most;
+}
+
+void BestOfRow(const Votes& votes, const Connections& connections,
+               const std::vector<Scored>& resting, int64_t k, int32_t* ids, float* scores) {
+  std::vector<Scored> best;
+  for (int32_t n : votes.touched()) {
+    const float logit = votes.score(n) + connections.bias_of(n);
+    best.push_back({std::isnan(logit) ? kLowest : logit, n});
+  }
+  int64_t taken = 0;
+  for (auto r = resting.begin(); r != resting.end() && taken < k; ++r) {
+    if (votes.Has(r->id)) continue;
+    best.push_back(*r);
+    ++taken;
+  }
+  std::partial_sort(best.begin(), best.begin() + k, best.end(), Before);
+  for (int64_t i = 0; i < k; ++i) {
+    ids[i] = best[i].id;
+    scores[i] = best[i].score;
+  }
+}
+
+}  // namespace
+
+CountedConnections Connect(const CsrView& features, int64_t feature_count, const CsrView& labels,
+                           int64_t units, int64_t most, double smoothing,
+                           const ParallelFor& parallel) {
+  const Csr rows = RowsOfFeatures(features, feature_count);
+  Frequencies frequencies = {std::vector<int64_t>(units), static_cast<double>(features.rows),
+                             smoothing};
+  for (int64_t e = 0; e < labels.size(); ++e) ++frequencies.of_labels[labels.ids[e]];
+  const Slabs slabs(feature_count, 64);
+  std::vector<CountedConnections> parts(slabs.count());
+  parallel(slabs.count(), 1000000, [&](int64_t begin, int64_t end) {
+    for (int64_t slab = begin; slab < end; ++slab) {
+      Connector connector(labels, frequencies, most);
+      for (int64_t f = slabs.begin(slab); f < slabs.end(slab); ++f) {
+        parts[slab].neurons.splits.push_back(
+            connector.Append(rows.view().begin(f), rows.view().end(f), &parts[slab]));
+      }
+    }
+  });
+  CountedConnections all;
+  all.neurons.splits = {0};
+  for (const CountedConnections& part : parts) {
+    AppendLengths(part.neurons.splits, &all.neurons.splits);
+    Append(part.neurons.ids, &all.neurons.ids);
+    Append(part.together, &all.together);
+  }
+  return all;
+}
+
+int64_t ActivateConnected(const SparseRows& x, const Connections& connections,
+                          const CsrView& labels, int64_t count, ConnectedActive* active,
+                          const ParallelFor& parallel) {
+  FirstBad bad;
+  const Slabs slabs = RowSlabs(x.ids.rows);
+  std::vector<ConnectedActive> parts(slabs.count());
+  const int64_t rows = x.ids.rows / slabs.count() + 1;
+  parallel(slabs.count(), rows * VoteCost(x, connections), [&](int64_t begin, int64_t end) {
+    for (int64_t slab = begin; slab < end; ++slab) {
+      Activator activator(x, connections, labels, count);
+      for (int64_t row = slabs.begin(slab); row < slabs.end(slab); ++row) {
+        if (!activator.Row(row, &parts[slab])) bad.Note(row);
+      }
+    }
+  });
+  if (bad.first() < 0) *active = Join(parts);
+  return bad.first();
+}
+
+SparseVector ConnectionGradient(const Matches& matches, int64_t connections, const float* values,
+                                const float* upstream, const ParallelFor& parallel) {
+  const auto value = [&](int64_t m) {
+    return values[matches.entry[m]] * upstream[matches.place[m]];
+  };
+  return SumsById<decltype(value)>(matches.position, connections, value).Sum(parallel);
+}
+
+SparseVector BiasGradient(const CsrView& active, int64_t units, const float* upstream,
+                          const ParallelFor& parallel) {
+  const auto value = [&](int64_t e) { return upstream[e]; };
+  return SumsById<decltype(value)>(active, units, value).Sum(parallel);
+}
+
+int64_t ConnectedLogits(const SparseRows& x, const Connections& connections, float* logits,
+                        const ParallelFor& parallel) {
+  FirstBad bad;
+  const int64_t cost = VoteCost(x, connections) + connections.units;
+  parallel(x.ids.rows, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* out = logits + row * connections.units;
+      for (int64_t n = 0; n < connections.units; ++n) {
+        out[n] = connections.bias_of(static_cast<int32_t>(n));
+      }
+      const bool sound =
+          ForConnections(x, row, connections, [&](int64_t e, int64_t q, int32_t neuron) {
+            out[neuron] += x.values[e] * connections.weights[q];
+          });
+      if (!sound) bad.Note(row);
+    }
+  });
+  return bad.first();
+}
+
+int64_t ConnectedTopK(const SparseRows& x, const Connections& connections, int64_t k, int32_t* ids,
+                      float* scores, const ParallelFor& parallel) {
+  FirstBad bad;
+  const std::vector<Scored> resting =
+      LargestBiases(connections, k + MostVotes(x, connections.neurons));
+  parallel(x.ids.rows, 2 * VoteCost(x, connections), [&](int64_t begin, int64_t end) {
+    Votes votes(connections.units);
+    for (int64_t row = begin; row < end; ++row) {
+      if (votes.Count(x, row, connections)) {
+        BestOfRow(votes, connections, resting, k, ids + row * k, scores + row * k);
+      } else {
+        bad.Note(row);
+      }
+    }
+  });
+  return bad.first();
+}
+
+int64_t ConnectedLosses(const SparseRows& x, const Connections& connections, const CsrView& labels,
+                        float* softmax_loss, float* binary_loss, const ParallelFor& parallel) {
+  FirstBad bad;
+  const Resting resting(connections);
+  parallel(x.ids.rows, 20 * VoteCost(x, connections), [&](int64_t begin, int64_t end) {
+    Votes votes(connections.units);
+    for (int64_t row = begin; row < end; ++row) {
+      if (!votes.Count(x, row, connections)) bad.Note(row);
+      double label_logits = 0;
+      for (const int32_t* label = labels.begin(row); label != labels.end(row); ++label) {
+        label_logits += resting.Logit(votes, *label);
+      }
+      const int64_t count = labels.length(row);
+      softmax_loss[row] =
+          count == 0 ? 0 : static_cast<float>(resting.LogSumExp(votes) - label_logits / count);
+      binary_loss[row] = static_cast<float>(resting.SoftplusSum(votes) - label_logits);
+    }
+  });
+  return bad.first();
+}
+
+}  // namespace dslide

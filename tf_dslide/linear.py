@@ -1,0 +1,289 @@
+"""A linear classifier whose kernel is sparse: features are connected with the labels they meet."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_dslide import lazy
+from tf_dslide._checks import require_positive
+from tf_dslide._native import ops
+from tf_dslide._native.ops import Connections, Csr, Features
+from tf_dslide.data.dataset import Dataset
+
+# Raised when the meaning of a saved layer changes; files of another one are then refused.
+FORMAT = 1
+
+
+@keras.saving.register_keras_serializable(package="tf_dslide")
+class DSlideLinear(keras.layers.Layer):
+    """A linear classifier of sparse features with very many classes, one against all.
+
+    `logits = input @ kernel + bias`, where the kernel has a weight only for features and labels
+    that occur together in the training data: `adapt` finds these connections and starts each weight
+    at the share of the feature's samples that have the label. A feature is thus a bucket of
+    neurons, as those of a hash table, and a sample's active set are the neurons that its features
+    vote for most. In training only these and the labels are computed and updated.
+
+    Words decide much in tagging, and a hidden layer of some hundred neurons cannot tell ten
+    thousand words apart: on short texts this layer is more accurate than a network, and it is
+    trained in a pass or two. Train it with `SlideBinaryCrossentropy` and `SparseAdagrad`.
+
+    Args:
+        units: Number of classes.
+        active: Neurons besides its labels that are active in a sample in training, at most.
+        connections: Classes that a feature is connected with, at most.
+        scale: The weight that a connection starts with if every sample with the feature has the
+            label.
+        smoothing: Samples without any label that each feature is taken to have besides, so that a
+            rare feature says less.
+        use_bias: Whether each class has a bias.
+        bias_initializer: As in `Dense`; by default such that a class without votes has a
+            probability below 1 %.
+        train_bias: Whether the biases are trained. Only active neurons' are, which are hard
+            negatives most of the time: on short texts a point of precision is lost by it.
+        **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Input: `(batch, features)`, `tf.SparseTensor` or dense, best with TF-IDF features in rows of
+        length 1. Output: `(batch, units)` logits, which the losses and metrics of this package do
+        not look at: inside `fit` and `evaluate` nothing of size `(batch, units)` exists.
+
+    Raises:
+        ValueError: An argument is out of range, or the layer is built before `adapt`.
+        tf.errors.InvalidArgumentError: A feature is out of range, or NaN or infinite; the message
+            names row, feature and value.
+
+    Randomness: none. The result does not depend on the number of threads. Memory: 8 bytes for each
+    connection (`connections * features` at most) and what the optimizer keeps of it. Time a step:
+    the connections of the batch's features, `non-zeros * connections` at most.
+
+    Example:
+    >>> import keras
+    >>> from tf_dslide import DSlideLinear, PrecisionAtK, SlideBinaryCrossentropy, SparseAdagrad
+    >>> from tf_dslide.data import batches, make_preset
+    >>> data = make_preset("small", num_samples=300)
+    >>> layer = DSlideLinear(data.num_labels)
+    >>> layer.adapt(data)
+    >>> model = keras.Sequential([keras.Input((data.num_features,), sparse=True), layer])
+    >>> model.compile(SparseAdagrad(1.0, initial_accumulator_value=1e-6), SlideBinaryCrossentropy())
+    >>> history = model.fit(batches(data, 64, shuffle=True), epochs=2, verbose=0, shuffle=False)
+    >>> history.history["loss"][1] < history.history["loss"][0]
+    True
+    """
+
+    def __init__(
+        self,
+        units: int,
+        active: int = 50,
+        connections: int = 300,
+        scale: float = 5.0,
+        smoothing: float = 3.0,
+        use_bias: bool = True,
+        bias_initializer: Any = None,
+        train_bias: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.units = require_positive("units", units)
+        self.active = require_positive("active", active)
+        self.connections = require_positive("connections", connections)
+        if scale < 0 or smoothing < 0:
+            raise ValueError(
+                f"`scale` and `smoothing` must not be negative; received {scale} and {smoothing}"
+            )
+        self.scale = float(scale)
+        self.smoothing = float(smoothing)
+        self.use_bias = bool(use_bias)
+        if bias_initializer is None:
+            bias_initializer = keras.initializers.Constant(-5.0)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.train_bias = bool(train_bias)
+        self.supports_jit = False
+        self.input_spec = keras.layers.InputSpec(ndim=2)
+        self._size: tuple[int, int] | None = None  # features and connections
+        self._found: tuple[Any, Any, Any] | None = None
+        self.splits: Any = None
+        self.neurons: Any = None
+        self.kernel: Any = None
+        self.bias: Any = None
+
+    def adapt(self, data: Any, labels: Any = None) -> None:
+        """Connects features and labels that occur together; call it before the layer is built.
+
+        Args:
+            data: A `tf_dslide.data.Dataset`, or features as a SciPy matrix `(samples, features)`.
+            labels: With a matrix of features, the labels as a sparse multi-hot matrix
+                `(samples, units)`.
+
+        Raises:
+            ValueError: The layer is built already, or the data have another number of labels than
+                the layer has units.
+
+        Time: one pass over the pairs of features and labels of each sample. Memory: as much again
+        as the connections take.
+
+        Example:
+        >>> from tf_dslide import DSlideLinear
+        >>> from tf_dslide.data import make_preset
+        >>> layer = DSlideLinear(3000)
+        >>> layer.adapt(make_preset("small", num_samples=300))
+        """
+        if self.built:
+            raise ValueError(
+                f"{self.name} is built already: call `adapt` before it is called or added to a "
+                "model, or make a new layer"
+            )
+        dataset = data if isinstance(data, Dataset) else Dataset(data, labels)
+        if dataset.num_labels != self.units:
+            raise ValueError(
+                f"{self.name} has {self.units} units, but the data have {dataset.num_labels} labels"
+            )
+        splits, neurons, together = ops.connect(
+            _csr(dataset.features),
+            dataset.num_features,
+            _csr(dataset.labels),
+            self.units,
+            self.connections,
+            self.smoothing,
+        )
+        counts = np.bincount(dataset.features.indices, minlength=dataset.num_features)
+        with np.errstate(divide="ignore"):
+            weight_of_one = np.float32(self.scale) / (counts + self.smoothing)
+        weights = together.numpy() * np.repeat(weight_of_one, np.diff(splits.numpy()))
+        self._size = dataset.num_features, int(neurons.shape[0])
+        self._found = splits, neurons, weights.astype(np.float32)
+
+    def build(self, input_shape: Any) -> None:
+        """Makes `splits`, `neurons`, `kernel` `(connections,)` and `bias` `(units,)`."""
+        if self._size is None:
+            raise ValueError(
+                f"{self.name} does not know yet which features and labels belong together: call "
+                "`adapt` with the training data first"
+            )
+        features, connections = self._size
+        if input_shape[-1] != features:
+            raise ValueError(
+                f"{self.name} was adapted to data with {features} features, but its input has the "
+                f"shape {tuple(input_shape)}"
+            )
+        if keras.backend.standardize_dtype(self.variable_dtype) != "float32":
+            raise ValueError(
+                f"DSlideLinear keeps its weights in float32; received the dtype policy "
+                f"{self.dtype_policy.name!r}. Use 'float32', 'mixed_float16' or 'mixed_bfloat16'."
+            )
+        fixed = {"trainable": False, "initializer": "zeros"}
+        self.splits = self.add_weight(name="splits", shape=(features + 1,), dtype="int64", **fixed)
+        self.neurons = self.add_weight(name="neurons", shape=(connections,), dtype="int32", **fixed)
+        self.kernel = self.add_weight(name="kernel", shape=(connections,), initializer="zeros")
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.units,),
+                initializer=self.bias_initializer,
+                trainable=self.train_bias,
+            )
+        if self._found is not None:
+            for variable, value in zip(
+                (self.splits, self.neurons, self.kernel), self._found, strict=True
+            ):
+                variable.assign(value)
+            self._found = None
+        self.built = True
+
+    def _connections(self) -> Connections:
+        splits, neurons = self.splits._value.value(), self.neurons._value.value()
+        return Connections(splits, neurons, self.kernel, self.bias, self.units)
+
+    def call(self, inputs: Any, training: bool | None = None) -> tf.Tensor:
+        """The dense logits, carrying what computes with them lazily."""
+        x, connections = self._features(inputs), self._connections()
+        logits = tf.ensure_shape(ops.connected_logits(x, connections), (None, self.units))
+        outputs = tf.cast(logits, self.compute_dtype)
+        leading = tf.shape(x.rows.row_splits)[:1] - 1
+        return lazy.attach(
+            outputs,
+            lazy.ConnectedLogits(connections, x, self.active, leading, outputs, bool(training)),
+        )
+
+    def _features(self, inputs: Any) -> Features:
+        if not isinstance(inputs, tf.SparseTensor):
+            inputs = tf.sparse.from_dense(tf.convert_to_tensor(inputs))
+        inputs = tf.sparse.reorder(tf.cast(inputs, tf.float32))
+        return Features(ops.csr_from_sparse(inputs, self.splits.shape[0] - 1), inputs.values)
+
+    def top_k(self, inputs: Any, k: int = 5) -> tuple[tf.Tensor, tf.Tensor]:
+        """The best classes, exactly.
+
+        Args:
+            inputs: `(batch, features)`, what the layer is called on.
+            k: Number of classes, at most `units`.
+
+        Returns:
+            Labels `(batch, k) int32` and logits `(batch, k) float32`, falling, the lower label
+            first among equals.
+
+        Raises:
+            ValueError: `k` is not in `1..units`, or the layer is not built.
+
+        Memory: the output and the neurons that a row's features are connected with.
+
+        Example:
+        >>> from tf_dslide import DSlideLinear
+        >>> layer = DSlideLinear(2)
+        >>> layer.adapt([[1.0, 0.0], [0.0, 1.0]], [[1, 0], [0, 1]])
+        >>> layer.build((None, 2))
+        >>> layer.top_k([[0.0, 1.0]], k=1)[0].numpy().tolist()
+        [[1]]
+        """
+        if not self.built:
+            raise ValueError(f"{self.name} is not built: call it on an input first")
+        if require_positive("k", k) > self.units:
+            raise ValueError(f"`k` is {k} but the layer has only {self.units} units")
+        return ops.connected_top_k(self._features(inputs), self._connections(), k)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """`(batch, units)`."""
+        return (*input_shape[:-1], self.units)
+
+    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> keras.KerasTensor:
+        """Dense, although the input is sparse."""
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this layer again, its size, and the format of its file."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "active": self.active,
+            "connections": self.connections,
+            "scale": self.scale,
+            "smoothing": self.smoothing,
+            "use_bias": self.use_bias,
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "train_bias": self.train_bias,
+            "size": self._size,
+            "format": FORMAT,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "DSlideLinear":
+        """A layer from `get_config`, whose connections come with its weights.
+
+        Raises:
+            ValueError: The configuration was saved in another format.
+        """
+        config = dict(config)
+        found, size = config.pop("format", None), config.pop("size", None)
+        if found != FORMAT:
+            raise ValueError(
+                f"this {cls.__name__} was saved in format {found!r}, but this version of tf_dslide "
+                f"reads format {FORMAT}: load it with the version that saved it"
+            )
+        layer = cls(**config)
+        layer._size = tuple(size) if size else None
+        return layer
+
+
+def _csr(matrix: Any) -> Csr:
+    return Csr(tf.constant(matrix.indptr, tf.int64), tf.constant(matrix.indices.astype(np.int32)))
