@@ -186,7 +186,7 @@ class LshSampler(Sampler):
         threshold: Tables that must hold a neuron, for `selection="threshold"` alone.
         rehash_every: Rebuilds of the schedule from one draw of new hash functions to the next;
             `None` or 0 keeps them. Other rebuilds, of weights that were replaced or loaded or asked
-            for, do not count.
+            for, do not count, nor do those that `rebuild_on_drift` leaves out. Not with `Learned`.
         rebuild_on_drift: Rebuild only if more than this share of codes, in [0, 1), has changed
             since the tables were built; the intervals then say when to look. Looking hashes 256
             neurons, always the same, drawn by `seed`. (MONGOOSE, Chen et al., ICLR 2021, has a
@@ -250,6 +250,12 @@ class LshSampler(Sampler):
         self.selection = require_one_of("selection", selection, ("frequency", "union", "threshold"))
         self.threshold = require_positive("threshold", threshold)
         self.rehash_every = require_positive("rehash_every", rehash_every) if rehash_every else None
+        if self.rehash_every and self.hash.learns:
+            raise ValueError(
+                f"`rehash_every` would throw away what {type(self.hash).__name__} has learned, "
+                f"which each rebuild adapts to the weights; received {rehash_every!r}. Leave it "
+                "out, or use SimHash"
+            )
         if self.rehash_every and type(self.hash).draw is HashFamily.draw:
             raise ValueError(
                 f"`rehash_every` needs a hash family that draws new functions; received "

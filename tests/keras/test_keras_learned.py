@@ -216,6 +216,25 @@ def test_bad_drift(drift):
         LshSampler(rebuild_on_drift=drift)
 
 
+def test_new_functions_in_place_of_learned_ones_are_refused():
+    with pytest.raises(ValueError, match=r"`rehash_every`.*Learned has learned.*received 3"):
+        LshSampler(Learned(), rehash_every=3)
+
+
+def test_the_first_learning_that_can_centres_the_vectors():
+    """A round without anything to learn from does not count as the first."""
+    kernel, bias, x = skewed(0)
+    sampler = LshSampler(Learned(3, 4, steps=0), random=0, head=0, rebuild_every=1, rebuild_decay=0)
+    layer = layer_of(sampler, np.zeros_like(kernel), bias)
+    select(layer, x[:9], 1)
+    assert (layer._at_work.selector.learned["hash_queries"].numpy()[:, -1] == 0).all()
+    layer.kernel.assign(kernel)
+    select(layer, x[:ROWS], 2)
+    projections = layer._at_work.selector.learned["hash_queries"].numpy()
+    mean = x[:ROWS].astype("float64").mean(axis=0)
+    np.testing.assert_allclose(projections[:, -1], -projections[:, :-1] @ mean, rtol=1e-3)
+
+
 def tables(layer: DSlideDense) -> list[np.ndarray]:
     selector: Any = layer._at_work.selector
     return [selector._bucket_ptr.numpy(), selector._neuron_ids.numpy()]

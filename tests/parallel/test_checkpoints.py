@@ -363,6 +363,37 @@ def test_what_rank_0_learned_serves_other_numbers_of_ranks(tmp_path):
                 assert (variable.numpy() == value).all()
 
 
+def test_learning_begins_again_with_another_sampler(tmp_path):
+    hash_family = Learned(bits=2, tables=3)
+    model = build(sampler=LshSampler(hash_family, active=8, rebuild_every=500))
+    train(model, 0, 1)
+    save_checkpoint(tmp_path / "a", model)
+    other = build(sampler=LshSampler(hash_family, active=9, rebuild_every=500))
+    load_checkpoint(tmp_path / "a", other)
+    rounds = other.layers[-1]._at_work.selector.learned["hash_rounds"]
+    assert rounds == 0
+    train(other, 1, 2)
+    assert rounds == 1
+
+
+def test_ranks_that_have_drifted_apart_get_their_own_functions_back(tmp_path):
+    sampler = LshSampler(
+        SimHash(bits=2, tables=3), active=8, rehash_every=1, rebuild_on_drift=0.1, rebuild_every=5
+    )
+    parts = Parts(2, sampler=sampler)
+    selectors = [model.layers[-1]._at_work.selector for model in parts.models]
+    for generation, selector in enumerate(selectors):
+        selector.set_state([9, 4, generation, 0])
+    parts.succeed(lambda m, s: save_checkpoint(tmp_path / "a", m, s))
+    other = Parts(2, sampler=sampler, seed=9)
+    other.succeed(lambda m, s: load_checkpoint(tmp_path / "a", m, s))
+    for wanted, model in zip(selectors, other.models, strict=True):
+        found = model.layers[-1]._at_work.selector
+        assert found.get_state() == wanted.get_state()
+        for mine, its in zip(found._hash._numbers, wanted._hash._numbers, strict=True):
+            np.testing.assert_array_equal(mine, its)
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_state_that_cannot_be_split_is_refused(tmp_path):
     parts = Parts(2, optimizer=keras.optimizers.Adafactor)

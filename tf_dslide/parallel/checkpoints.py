@@ -128,8 +128,9 @@ def load_checkpoint(
 
     On as many ranks as wrote it, split the same way, training then goes on exactly as it would have
     without the pause: weights, optimizer, dropout, tables and their schedule are those that were
-    saved. On other ranks, or with another sampler, tables are built afresh from the weights; a
-    learned hash is then that of rank 0 on all ranks.
+    saved. On other ranks, or with another sampler, tables are built afresh from the weights. What a
+    `Learned` hash has learned then comes from rank 0 for all ranks; with another sampler it learns
+    anew from the next step on.
 
     Args:
         folder: What `save_checkpoint` made.
@@ -1115,19 +1116,25 @@ class _Loading:
             )
 
     def _restore(self, saved: _SavedSampler, sampler: _SamplerEntry) -> None:
-        sampler.restore_schedule(saved.schedule)
         rank = self._ranks.rank
         same_place = (
             len(saved.parts) == self._ranks.size and tuple(saved.parts[rank]) == sampler.units
         )
         variables = sampler.variables
         if saved.sampler != sampler.config or set(saved.variables) != set(variables):
+            # A hash that is to learn anew does so at the first rebuild of a schedule.
+            restart = [saved.schedule[0], 0, 0]
+            sampler.restore_schedule(restart if sampler.learned else saved.schedule)
             return
+        sampler.restore_schedule(saved.schedule)
         if not same_place:
             # What one rank learned from its units serves for others; its tables do not.
             rank, variables = 0, sampler.learned
         for key, variable in variables.items():
             self._fill_whole(rank, key, variable)
+        if sampler.selector is not None:
+            # Ranks that rebuild when their codes have drifted have schedules of their own.
+            sampler.selector.set_state(sampler.selector.get_state())
 
     @contextlib.contextmanager
     def _file(self, index: int) -> Iterator[Any]:
