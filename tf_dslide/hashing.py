@@ -446,7 +446,9 @@ class Learned(HashFamily):
     of its bits over positives and negatives. It needs no margin, and the tables, each of which
     sees samples of its own, stay different.
 
-    Each part of a layer that is split over ranks learns from its own neurons.
+    Under an `MPIModelParallel` each rank's projections are its own, as its tables are: they learn
+    from its neurons. A checkpoint resumes exactly on the same ranges of neurons; on others each
+    rank goes on from what rank 0 had learned.
 
     Args:
         bits: Bits of a code, as in `SimHash`.
@@ -541,7 +543,8 @@ class Learned(HashFamily):
             tf.zeros(tf.shape(ids)) if bias is None else tf.gather(bias, ids),
             tf.convert_to_tensor(self._queries),
             tf.convert_to_tensor(self._neurons),
-            tf.equal(self._rounds, 0),
+            # Offsets of 0 are those of `build`: nothing was learned from yet.
+            tf.reduce_all(tf.equal(self._queries[:, -1], 0)),
             tf.convert_to_tensor(self._rounds),
             bits=self._built_bits,
             tables=self.tables,
