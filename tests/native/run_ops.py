@@ -87,6 +87,17 @@ def run() -> dict[str, Array]:
         bins_per_permutation=8,
         address_bits=BITS,
     )
+    first = tf.concat([value, tf.ones([BITS * TABLES, D + 1 - value.shape[1]])], axis=1)
+    learned = ops.learn_projections(
+        *(x, kernel, bias, first, first, True, 3),
+        bits=BITS,
+        tables=TABLES,
+        steps=5,
+        learning_rate=0.1,
+        seed=6,
+    )
+    results |= {"projections": first, "learned_queries": learned[0], "learned_neurons": learned[1]}
+    results["projection_codes"] = ops.projection_codes(kernel, first, BITS, TABLES)
     tables = ops.build_tables(results["sim_codes"], 2**BITS)
     results |= {"bucket_ptr": tables[0], "neuron_ids": tables[1]}
     row_codes = ops.sim_hash_codes(x, index, value, BITS, TABLES)

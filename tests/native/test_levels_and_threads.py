@@ -7,7 +7,7 @@ import pytest
 
 from tests import reference
 from tests.native import run_ops
-from tests.native.common import assert_within, sim_hash_disagreements
+from tests.native.common import assert_within, sim_hash_bits, sim_hash_disagreements
 from tests.reference import UNIT_ROUNDOFF, ActiveSet, Csr, sum_bound
 
 # In the order in which the library prefers them, with what /proc/cpuinfo must list for each.
@@ -99,6 +99,15 @@ def test_hashes_at_each_level(results):
     for vector, codes in zip(given["kernel"][:50], results["min_hash_codes"], strict=False):
         wanted = reference.min_hash_codes(vector, results["min_hash_place"], 16, 4, 8, run_ops.BITS)
         np.testing.assert_array_equal(codes, wanted)
+    projections = results["projections"].astype(np.float64)
+    sums = given["kernel"] @ projections[:, :-1].T + projections[:, -1]
+    certain = np.abs(sums) > 1e-4
+    bits = sim_hash_bits(results["projection_codes"], run_ops.BITS)
+    assert (bits == (sums > 0))[certain].all()
+    assert certain.mean() > 0.99
+    for learned in (results["learned_queries"], results["learned_neurons"]):
+        assert np.isfinite(learned).all()
+        assert (learned != results["projections"]).mean() > 0.9
     ptr, ids = reference.build_tables(results["sim_codes"], 2**run_ops.BITS)
     np.testing.assert_array_equal(results["bucket_ptr"], ptr)
     np.testing.assert_array_equal(results["neuron_ids"], ids)

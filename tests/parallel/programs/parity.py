@@ -14,6 +14,7 @@ from tf_dslide import (
     AllNeurons,
     DSlideDense,
     DSlideHidden,
+    Learned,
     LogUniformSampler,
     LshSampler,
     NDCGAtK,
@@ -259,6 +260,10 @@ CASES = {
             selection="threshold",
             rehash_every=1,
         ),
+        **TABLES,
+    },
+    "lsh, learned": {
+        "sampler": lambda: LshSampler(Learned(3, tables=4), 30, rebuild_every=3),
         **TABLES,
     },
     "few units, lsh": {
