@@ -24,7 +24,16 @@ quiet()
 
 import tensorflow as tf  # noqa: E402
 
-from tf_dslide import DWTA, DSlideDense, HashFamily, Learned, LshSampler, SimHash  # noqa: E402
+from tf_dslide import (  # noqa: E402
+    DWTA,
+    WTA,
+    DSlideDense,
+    HashFamily,
+    Learned,
+    LshSampler,
+    MinHash,
+    SimHash,
+)
 from tf_dslide.data import PRESETS, batches, make_preset, read_xmc  # noqa: E402
 from tf_dslide.hashing import _address_bits  # noqa: E402
 from tf_dslide.samplers import TableSelector, no_labels  # noqa: E402
@@ -37,7 +46,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("files", nargs="*", metavar="TRAIN TEST", help="instead of a preset")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="delicious-200k")
     parser.add_argument("--train", type=int, default=20_480, help="samples of the preset")
-    parser.add_argument("--families", nargs="+", default=["simhash", "dwta", "learned"])
+    parser.add_argument(
+        "--families",
+        nargs="+",
+        choices=["simhash", "wta", "dwta", "minhash", "learned"],
+        default=["simhash", "dwta", "learned"],
+    )
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=256)
@@ -70,7 +84,10 @@ def family(name: str, bits: int, args: argparse.Namespace) -> HashFamily:
         return SimHash(bits, args.tables, seed=args.seed)
     if name == "learned":
         return Learned(bits, args.tables, seed=args.seed)
-    return DWTA(-(-bits // 3), args.tables, address_bits=bits, seed=args.seed)
+    if name == "minhash":
+        return MinHash(tables=args.tables, address_bits=bits, seed=args.seed)
+    winner_take_all = WTA if name == "wta" else DWTA
+    return winner_take_all(-(-bits // 3), args.tables, address_bits=bits, seed=args.seed)
 
 
 def sampler(name: str, bits: int, args: argparse.Namespace) -> LshSampler:
@@ -105,12 +122,14 @@ def recalls(selector: TableSelector, layer: DSlideDense, hidden: tf.Tensor) -> d
     nothing, head = no_labels(hidden), selector._head.numpy()
     step = tf.constant(0, tf.int64)
     found = {
-        "training": (counts.hashed, bucket_size),
-        "prediction": (counts.hashed + counts.random, 4 * bucket_size),
+        "training": (counts.hashed, bucket_size, False),
+        "prediction": (counts.hashed + counts.random, 4 * bucket_size, True),
     }
     result = {}
-    for budget, (hashed, size) in found.items():
-        own = selector._found(hidden, nothing, step, hashed=hashed, bucket_size=size)
+    for budget, (hashed, size, by_code) in found.items():
+        own = selector._found(
+            hidden, nothing, step, hashed=hashed, bucket_size=size, by_code=by_code
+        )
         splits, ids = own.row_splits.numpy(), own.ids.numpy()
         rows = [np.append(ids[a:b], head) for a, b in itertools.pairwise(splits)]
         hits = [np.isin(best, row).mean() for best, row in zip(wanted, rows, strict=True)]
