@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from sklearn.feature_extraction.text import TfidfTransformer
 
 from tf_dslide.data.dataset import Dataset
 
@@ -36,6 +35,8 @@ def tf_idf(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
     >>> weighed.features.toarray().round(2).tolist()
     [[0.39, 0.0, 0.92], [0.58, 0.81, 0.0]]
     """
+    from sklearn.feature_extraction.text import TfidfTransformer  # takes a second
+
     for dataset in (train, *others):
         values = dataset.features.data
         if len(values) and values.min() < 1:
