@@ -77,7 +77,7 @@ class DSlideLinear(keras.layers.Layer):
         units: int,
         active: int = 50,
         connections: int = 300,
-        scale: float = 5.0,
+        scale: float = 7.0,
         smoothing: float = 3.0,
         use_bias: bool = True,
         bias_initializer: Any = None,

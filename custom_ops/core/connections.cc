@@ -52,9 +52,12 @@ bool ForConnections(const SparseRows& x, int64_t row, const Connections& connect
 class Votes {
  public:
   explicit Votes(int64_t units) {
-    if (static_cast<int64_t>(all_.size()) < units) all_.resize(units);
+    if (static_cast<int64_t>(all_.size()) < units) {
+      all_.resize(units);
+      all_touched_.resize(units + 1);
+    }
     neurons_ = all_.data();
-    touched_.resize(units + 1);
+    touched_ = all_touched_.data();
   }
   ~Votes() { Clear(); }
 
@@ -66,7 +69,7 @@ class Votes {
     });
   }
 
-  IdList touched() const { return {touched_.data(), count_}; }
+  IdList touched() const { return {touched_, count_}; }
   float score(int32_t neuron) const { return neurons_[neuron].score; }
   bool Has(int32_t neuron) const { return neurons_[neuron].place != kUntouched; }
 
@@ -97,12 +100,14 @@ class Votes {
   }
 
   static thread_local std::vector<Neuron> all_;
+  static thread_local std::vector<int32_t> all_touched_;
   Neuron* neurons_;  // those of this thread: to look them up costs as much as a vote
-  std::vector<int32_t> touched_;
+  int32_t* touched_;
   int64_t count_ = 0;
 };
 
 thread_local std::vector<Votes::Neuron> Votes::all_;
+thread_local std::vector<int32_t> Votes::all_touched_;
 
 // Slabs of rows, each worked at by one thread, whose results are joined in order.
 Slabs RowSlabs(int64_t rows) { return Slabs(rows, 32); }
@@ -305,8 +310,14 @@ class SumsById {
  private:
   SparseVector SumSlab(int64_t begin) const {
     const int64_t end = std::min(begin + width_, count_);
-    std::vector<float> sums(end - begin);
-    std::vector<uint64_t> seen((end - begin + 63) / 64);
+    // Kept from one slab to the next, all zeros: new memory costs more than the sums.
+    static thread_local std::vector<float> sums;
+    static thread_local std::vector<uint64_t> seen;
+    if (static_cast<int64_t>(sums.size()) < width_) {
+      sums.resize(width_);
+      seen.resize(width_ / 64);
+    }
+    const int64_t words = (end - begin + 63) / 64;
     for (int64_t row = 0; row < ids_.rows; ++row) {
       const int32_t* last = ids_.end(row);
       const int32_t* id = std::lower_bound(ids_.begin(row), last, begin);
@@ -317,12 +328,14 @@ class SumsById {
       }
     }
     SparseVector part;
-    for (size_t word = 0; word < seen.size(); ++word) {
+    for (int64_t word = 0; word < words; ++word) {
       for (uint64_t bits = seen[word]; bits != 0; bits &= bits - 1) {
         const int64_t place = word * 64 + __builtin_ctzll(bits);
         part.ids.push_back(static_cast<int32_t>(begin + place));
         part.values.push_back(sums[place]);
+        sums[place] = 0;
       }
+      seen[word] = 0;
     }
     return part;
   }

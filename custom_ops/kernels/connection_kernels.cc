@@ -55,30 +55,26 @@ class ConnectedInput {
  public:
   static constexpr int kInputs = 6;  // without the bias
 
+  // Weights and bias are variables, locked for reading while this object lives.
   absl::Status Lock(OpKernelContext* ctx, int bias_count, int64_t units) {
-    for (int i : {0, 3, 4}) TF_RETURN_IF_ERROR(ExpectRank(ctx, i, 1));
     std::vector<int> variables = {kInputs - 1};
     if (bias_count > 0) variables.push_back(kInputs);
     TF_RETURN_IF_ERROR(variables_.Lock(ctx, variables, Variables::Access::kRead));
-    const int64_t features = ctx->input(3).NumElements() - 1, count = ctx->input(4).NumElements();
-    if (features < 0) return Invalid(ctx, "connection_splits must not be empty");
-    TF_RETURN_IF_ERROR(CsrInput(ctx, 1, features, true, &x.ids));
-    TF_RETURN_IF_ERROR(
-        ExpectEqual(ctx, "features' values", ctx->input(0).NumElements(), x.ids.size()));
-    TF_RETURN_IF_ERROR(
-        ExpectEqual(ctx, "weights of connections", variables_.shape(0).num_elements(), count));
+    return Read(ctx, {variables_.data(0), variables_.shape(0).num_elements()},
+                bias_count > 0 ? Vector{variables_.data(1), variables_.shape(1).num_elements()}
+                               : Vector{nullptr, units},
+                units);
+  }
+
+  // Weights and bias are tensors.
+  absl::Status Take(OpKernelContext* ctx, int bias_count, int64_t units) {
+    TF_RETURN_IF_ERROR(ExpectRank(ctx, kInputs - 1, 1));
+    Vector bias = {nullptr, units};
     if (bias_count > 0) {
-      TF_RETURN_IF_ERROR(
-          ExpectEqual(ctx, "size of the bias", variables_.shape(1).num_elements(), units));
+      TF_RETURN_IF_ERROR(ExpectRank(ctx, kInputs, 1));
+      bias = Of(ctx->input(kInputs));
     }
-    x.values = ctx->input(0).flat<float>().data();
-    connections = {
-        {features, ctx->input(3).flat<int64_t>().data(), ctx->input(4).flat<int32_t>().data()},
-        count,
-        variables_.data(0),
-        bias_count > 0 ? variables_.data(1) : nullptr,
-        units};
-    return absl::OkStatus();
+    return Read(ctx, Of(ctx->input(kInputs - 1)), bias, units);
   }
 
   // The error of a row with unsound connections; OK if there is none.
@@ -93,6 +89,32 @@ class ConnectedInput {
   Connections connections;
 
  private:
+  struct Vector {
+    const float* data;
+    int64_t size;
+  };
+
+  static Vector Of(const Tensor& tensor) {
+    return {tensor.flat<float>().data(), tensor.NumElements()};
+  }
+
+  absl::Status Read(OpKernelContext* ctx, const Vector& weights, const Vector& bias,
+                    int64_t units) {
+    for (int i : {0, 3, 4}) TF_RETURN_IF_ERROR(ExpectRank(ctx, i, 1));
+    const int64_t features = ctx->input(3).NumElements() - 1, count = ctx->input(4).NumElements();
+    if (features < 0) return Invalid(ctx, "connection_splits must not be empty");
+    TF_RETURN_IF_ERROR(CsrInput(ctx, 1, features, true, &x.ids));
+    TF_RETURN_IF_ERROR(
+        ExpectEqual(ctx, "features' values", ctx->input(0).NumElements(), x.ids.size()));
+    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "weights of connections", weights.size, count));
+    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "size of the bias", bias.size, units));
+    x.values = ctx->input(0).flat<float>().data();
+    const CsrView neurons = {features, ctx->input(3).flat<int64_t>().data(),
+                             ctx->input(4).flat<int32_t>().data()};
+    connections = {neurons, count, weights.data, bias.data, units};
+    return absl::OkStatus();
+  }
+
   Variables variables_;
 };
 
@@ -106,8 +128,12 @@ class ConnectedOp : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     ConnectedInput in;
-    OP_REQUIRES_OK(ctx, in.Lock(ctx, use_bias_, units_));
+    OP_REQUIRES_OK(ctx, Input(ctx, &in));
     OP_REQUIRES_OK(ctx, Work(ctx, in));
+  }
+
+  virtual absl::Status Input(OpKernelContext* ctx, ConnectedInput* in) const {
+    return in->Lock(ctx, use_bias_, units_);
   }
 
   virtual absl::Status Work(OpKernelContext* ctx, const ConnectedInput& in) = 0;
@@ -153,6 +179,10 @@ class ActivateConnectedOp : public ConnectedOp {
 class ConnectedLogitsOp : public ConnectedOp {
  public:
   using ConnectedOp::ConnectedOp;
+
+  absl::Status Input(OpKernelContext* ctx, ConnectedInput* in) const override {
+    return in->Take(ctx, use_bias_, units_);
+  }
 
   absl::Status Work(OpKernelContext* ctx, const ConnectedInput& in) override {
     Tensor* logits;

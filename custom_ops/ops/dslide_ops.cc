@@ -644,11 +644,20 @@ REGISTER_OP("DslideActivateConnected")
       return absl::OkStatus();
     });
 
+// The weights are values, not variables: what reads a variable runs whether it is used or not.
 REGISTER_OP("DslideConnectedLogits")
-    .DSLIDE_CONNECTED_INPUTS.Output("logits: float")
-    .SetIsStateful()
+    .Input("values: float")
+    .Input("row_splits: int64")
+    .Input("ids: int32")
+    .Input("connection_splits: int64")
+    .Input("connection_neurons: int32")
+    .Input("weights: float")
+    .Input("bias: use_bias * float")
+    .Attr("use_bias: int >= 0")
+    .Attr("units: int >= 1")
+    .Output("logits: float")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1, 1}));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1, 1, 1}));
       int64_t units;
       TF_RETURN_IF_ERROR(c->GetAttr("units", &units));
       c->set_output(0, c->Matrix(RowsOf(c, 1), units));

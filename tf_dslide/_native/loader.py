@@ -31,7 +31,6 @@ READING_OPS = (
     "DslideFullCrossentropyGradient",
     "DslideCrossentropyOfParts",
     "DslideActivateConnected",
-    "DslideConnectedLogits",
     "DslideConnectedTopK",
     "DslideConnectedLosses",
 )

@@ -71,6 +71,11 @@ def handle(variable: Any) -> tf.Tensor:
     return variable.handle
 
 
+def value_of(variable: Any) -> tf.Tensor:
+    """The value of a Keras or TensorFlow variable as it is kept, whatever the compute dtype."""
+    return tf.convert_to_tensor(getattr(variable, "_value", variable))
+
+
 def _bias(bias: Any) -> list[tf.Tensor]:
     return [] if bias is None else [handle(bias)]
 
@@ -672,8 +677,14 @@ def activate_connected(
 
 
 def connected_logits(x: Features, connections: Connections) -> tf.Tensor:
-    """All logits, `(rows, units) float32`."""
-    return _ops.dslide_connected_logits(**_connected(x, connections))
+    """All logits, `(rows, units) float32`.
+
+    A node of a graph that nobody uses, unlike those of the ops that read variables themselves.
+    """
+    given = _connected(x, connections)
+    given["weights"] = value_of(connections.weights)
+    given["bias"] = [] if connections.bias is None else [value_of(connections.bias)]
+    return _ops.dslide_connected_logits(**given)
 
 
 def connected_top_k(x: Features, connections: Connections, k: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -928,26 +939,15 @@ def _activate_connected_gradient(op: tf.Operation, *upstreams: tf.Tensor) -> lis
 @tf.RegisterGradient("DslideConnectedLogits")
 def _connected_logits_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
     values, row_splits, ids, splits, neurons, weights, *bias = op.inputs
-    units = op.get_attr("units")
-    nothing = Csr(tf.zeros_like(row_splits), no_neurons())
-    # Every neuron that a row is connected with is active.
-    outputs = _ops.dslide_activate_connected(
-        values=values,
-        row_splits=row_splits,
-        ids=ids,
-        connection_splits=splits,
-        connection_neurons=neurons,
-        weights=weights,
-        bias=bias,
-        label_splits=nothing.row_splits,
-        label_ids=nothing.ids,
-        units=units,
-        count=units,
-    )
-    active = tf.RaggedTensor.from_row_splits(outputs[1], outputs[0], validate=False)
-    places = tf.stack([active.value_rowids(), tf.cast(outputs[1], tf.int64)], axis=1)
-    gradients = _connection_gradients(op, outputs, tf.gather_nd(upstream, places))
-    return [*gradients[:6], *[tf.reduce_sum(upstream, axis=0) for _ in bias]]
+    lengths = row_splits[1:] - row_splits[:-1]
+    rows = tf.repeat(tf.range(tf.size(lengths)), lengths)
+    # One number for each feature of each row and each of its connections.
+    reached = tf.ragged.range(tf.gather(splits, ids), tf.gather(splits, ids + 1))
+    entries, connections = reached.value_rowids(), reached.values
+    places = tf.stack([tf.gather(rows, entries), tf.gather(neurons, connections)], axis=1)
+    terms = tf.gather(values, entries) * tf.gather_nd(upstream, places)
+    by_weight = tf.math.unsorted_segment_sum(terms, connections, tf.size(weights))
+    return [*[None] * 5, by_weight, *[tf.reduce_sum(upstream, axis=0) for _ in bias]]
 
 
 def _connection_gradients(op: tf.Operation, outputs: Any, upstream: tf.Tensor) -> list[Any]:

@@ -32,7 +32,7 @@ def tf_idf(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
     Example:
     >>> from tf_dslide.data import Dataset, tf_idf
     >>> (weighed,) = tf_idf(Dataset([[1, 0, 2], [1, 1, 0]], [[1, 0], [0, 1]]))
-    >>> weighed.features.toarray().round(2).tolist()
+    >>> weighed.features.toarray().astype("float64").round(2).tolist()
     [[0.39, 0.0, 0.92], [0.58, 0.81, 0.0]]
     """
     from sklearn.feature_extraction.text import TfidfTransformer  # takes a second
