@@ -99,16 +99,15 @@ def run_event(
     """The first event of a run file."""
     train, ranks = split.train, at.ranks if kind.on_all_ranks else 1
     hidden, units = settings.hidden, train.num_labels
-    is_network = method != "omikuji"
-    parameters = (train.num_features + 1) * hidden + (hidden + 1) * units if is_network else None
+    parameters = (train.num_features + 1) * hidden + (hidden + 1) * units
     trained = {"batch_size": settings.batch_size, "learning_rate": rate, "active": active}
     return {
         "method": method,
         "title": kind.title,
         "model": {
             "units": units,
-            "hidden": hidden if is_network else None,
-            "parameters": parameters,
+            "hidden": hidden if kind.hidden_layer else None,
+            "parameters": parameters if kind.hidden_layer else None,
         },
         "data": {
             "name": split.name,
@@ -120,7 +119,7 @@ def run_event(
             "source": split.source,
         },
         "settings": {
-            **(trained if is_network else {}),
+            **(trained if kind.in_steps else {}),
             "epochs": settings.epochs,
             "seconds": settings.seconds,
             **kind.settings,

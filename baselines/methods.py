@@ -19,6 +19,8 @@ class Kind(NamedTuple):
         needs: Packages that may be missing.
         learning_rate: Its usual one.
         settings: What else a reader must know, written into the run record.
+        hidden_layer: Whether it trains one of the width asked for.
+        in_steps: Whether it trains on batches at a learning rate.
     """
 
     title: str
@@ -27,6 +29,8 @@ class Kind(NamedTuple):
     needs: tuple[str, ...] = ()
     learning_rate: float = 1e-2
     settings: Mapping[str, str] = MappingProxyType({})
+    hidden_layer: bool = True
+    in_steps: bool = True
 
     def missing(self) -> list[str]:
         """Packages that it needs and that are not installed."""
@@ -68,6 +72,7 @@ METHODS = {
             "hidden layer": "none",
             "active": "50 and the labels",
         },
+        hidden_layer=False,
     ),
     "horovod-dense": Kind(
         "Horovod, dense softmax",
@@ -101,5 +106,7 @@ METHODS = {
         False,
         ("omikuji",),
         settings={"trees": "3", "hyperparameters": "Omikuji's defaults"},
+        hidden_layer=False,
+        in_steps=False,
     ),
 }
