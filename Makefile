@@ -31,10 +31,11 @@ demo: setup
 baselines: setup
 	$(BIN)/python baselines/build_horovod.py
 
-# Horovod's tests are skipped until `make baselines` has built it once.
+# Horovod's tests are skipped until `make baselines` has built it once. Two files of tests run side
+# by side: most keep one core busy. `pytest -n 0` runs them one after the other.
 test: setup
 	$(BIN)/python baselines/build_horovod.py --if-built
-	$(BIN)/python -m pytest -q tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests
 
 check: setup
 	$(BIN)/ruff check .
