@@ -410,7 +410,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, name):
         file.write(b"half")
         raise OSError("no space left")
 
-    monkeypatch.setattr(xmc, "dump_svmlight_file", full_disk)
+    monkeypatch.setattr("sklearn.datasets.dump_svmlight_file", full_disk)
     with pytest.raises(OSError, match="no space left"):
         write_xmc(path, dataset_of([([1], {2: 0.5})]))
     assert path.read_bytes() == b"old"
