@@ -258,11 +258,15 @@ class ConnectedLogits(LazyLogits):
 def dense_binary_crossentropy(labels: Csr, logits: tf.Tensor) -> tf.Tensor:
     """The sum of the logistic losses of each row of dense logits `(rows, units)`."""
     logits = tf.cast(logits, tf.float32)
-    rows = tf.RaggedTensor.from_row_splits(labels.ids, labels.row_splits, validate=False)
-    places = tf.stack([rows.value_rowids(), tf.cast(labels.ids, tf.int64)], axis=1)
-    of_labels = tf.math.segment_sum(tf.gather_nd(logits, places), rows.value_rowids())
-    missing = tf.shape(logits)[0] - tf.shape(of_labels)[0]  # rows without labels at the end
-    return tf.reduce_sum(tf.nn.softplus(logits), axis=1) - tf.pad(of_labels, [[0, missing]])
+    return tf.reduce_sum(tf.nn.softplus(logits), axis=1) - sums_of_labels(labels, logits)
+
+
+def sums_of_labels(labels: Csr, logits: tf.Tensor) -> tf.Tensor:
+    """The sum of the logits of each row's labels, `(rows,)`, from dense logits `(rows, units)`."""
+    ragged = tf.RaggedTensor.from_row_splits(labels.ids, labels.row_splits, validate=False)
+    rows = ragged.value_rowids()
+    picked = tf.gather_nd(logits, tf.stack([rows, tf.cast(labels.ids, tf.int64)], axis=1))
+    return tf.math.unsorted_segment_sum(picked, rows, tf.size(labels.row_splits) - 1)
 
 
 # So many logits exist at once when all are looked at: 64 MB.

@@ -192,7 +192,7 @@ class DSlideLinear(keras.layers.Layer):
         self.built = True
 
     def _connections(self) -> Connections:
-        splits, neurons = self.splits._value.value(), self.neurons._value.value()
+        splits, neurons = ops.value_of(self.splits), ops.value_of(self.neurons)
         return Connections(splits, neurons, self.kernel, self.bias, self.units)
 
     def call(self, inputs: Any, training: bool | None = None) -> tf.Tensor:

@@ -151,11 +151,8 @@ class SlideBinaryCrossentropy(_ActiveLoss):
 
 def _dense_crossentropy(labels: label_forms.Csr, logits: tf.Tensor) -> tf.Tensor:
     logits = tf.cast(logits, tf.float32)
-    ragged = tf.RaggedTensor.from_row_splits(labels.ids, labels.row_splits, validate=False)
     lengths = labels.row_lengths()
-    rows = ragged.value_rowids()
-    picked = tf.gather_nd(logits, tf.stack([rows, tf.cast(labels.ids, tf.int64)], axis=1))
-    sums = tf.math.unsorted_segment_sum(picked, rows, tf.size(lengths))
+    sums = lazy.sums_of_labels(labels, logits)
     count = tf.cast(lengths, tf.float32)
     losses = tf.reduce_logsumexp(logits, axis=1) - tf.math.divide_no_nan(sums, count)
     return tf.where(lengths > 0, losses, tf.zeros_like(losses))
