@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,7 +14,7 @@ import typer
 
 from baselines import datasets
 from baselines.jobs import LOCAL, Place, place, run
-from baselines.methods import METHODS, Kind
+from baselines.methods import GROUPS, METHODS, Kind
 from baselines.task import Task
 from benchmarks.environment import describe
 from benchmarks.netcluster.netcluster import ClusterError, Link, require
@@ -38,7 +38,7 @@ def environment() -> dict[str, Any]:
 class Settings:
     """What the command line says."""
 
-    data: str
+    data: list[str]
     methods: list[str]
     epochs: int | None
     seconds: float | None
@@ -50,29 +50,55 @@ class Settings:
     active: int | None
     train_rows: int | None
     test_rows: int
-    tf_idf: bool
     seed: int
     limit: float
 
 
-def tasks(
-    settings: Settings, split: datasets.Split, stored: datasets.Stored, at: Place, machine: dict
-) -> Iterator[Task]:
-    """One task a method."""
-    units = split.train.num_labels
-    active = settings.active or min(3000, max(64, units // 10))
-    for method in settings.methods:
-        kind = METHODS[method]
-        ranks = at.ranks if kind.on_all_ranks else 1
+@dataclass(frozen=True)
+class Scene:
+    """One data set in one place, for all methods.
+
+    Attributes:
+        settings: What the command line says.
+        machine: What `environment` says.
+        split: The data.
+        stored: Where the runs' processes find them.
+        at: Where the runs take place.
+    """
+
+    settings: Settings
+    machine: dict[str, Any]
+    split: datasets.Split
+    stored: datasets.Stored
+    at: Place
+
+    def task(self, method: str) -> Task:
+        """What one method is to do."""
+        settings, kind = self.settings, METHODS[method]
+        processes = kind.processes(self.at.ranks)
+        cores = self.at.cores(processes)
+        name = f"{self.split.name}.{method}.{self.at.network}.{processes}.jsonl"
         rate = settings.rates.get(method, kind.learning_rate)
-        cores = at.cores(ranks)
-        name = f"{split.name}.{method}.{at.network}.{ranks}.jsonl"
-        yield Task(
+        active = settings.active or min(3000, max(64, self.split.train.num_labels // 10))
+        return Task(
             method=method,
             record=str(settings.out / name),
-            run=run_event(settings, split, kind, method, at, machine, active, rate, cores),
-            train=stored.train,
-            test=stored.test,
+            run={
+                "method": method,
+                "title": kind.title,
+                "model": self._model(kind),
+                "data": self._data(),
+                "settings": self._trained(kind, rate, active),
+                "ranks": processes,
+                "hosts": self._hosts(processes),
+                "network": self.at.network,
+                "seed": settings.seed,
+                "threads_per_rank": len(cores[0] if cores else os.sched_getaffinity(0)),
+                "environment": self.machine,
+                "command": " ".join(["python", "baselines/compare.py", *sys.argv[1:]]),
+            },
+            train=self.stored.train,
+            test=self.stored.test,
             hidden=settings.hidden,
             batch_size=settings.batch_size,
             learning_rate=rate,
@@ -81,90 +107,81 @@ def tasks(
             active=active,
             seed=settings.seed,
             cores=cores,
-            interface="eth0" if at.cluster else None,
+            interface="eth0" if self.at.cluster else None,
         )
 
+    def _model(self, kind: Kind) -> dict[str, Any]:
+        units, hidden = self.split.train.num_labels, self.settings.hidden
+        if not kind.hidden_layer:
+            return {"units": units, "hidden": None, "parameters": None}
+        parameters = (self.split.train.num_features + 1) * hidden + (hidden + 1) * units
+        return {"units": units, "hidden": hidden, "parameters": parameters}
 
-def run_event(
-    settings: Settings,
-    split: datasets.Split,
-    kind: Kind,
-    method: str,
-    at: Place,
-    machine: dict,
-    active: int,
-    rate: float,
-    cores: list[list[int]] | None,
-) -> dict[str, Any]:
-    """The first event of a run file."""
-    train, ranks = split.train, at.ranks if kind.on_all_ranks else 1
-    hidden, units = settings.hidden, train.num_labels
-    parameters = (train.num_features + 1) * hidden + (hidden + 1) * units
-    trained = {"batch_size": settings.batch_size, "learning_rate": rate, "active": active}
-    return {
-        "method": method,
-        "title": kind.title,
-        "model": {
-            "units": units,
-            "hidden": hidden if kind.hidden_layer else None,
-            "parameters": parameters if kind.hidden_layer else None,
-        },
-        "data": {
-            "name": split.name,
+    def _data(self) -> dict[str, Any]:
+        train, test = self.split.train, self.split.test
+        return {
+            "name": self.split.name,
             "num_features": train.num_features,
-            "num_labels": units,
+            "num_labels": train.num_labels,
             "num_train": train.num_samples,
-            "num_test": split.test.num_samples,
-            "evaluated": split.test.num_samples,
-            "source": split.source,
-        },
-        "settings": {
-            **(trained if kind.in_steps else {}),
-            "epochs": settings.epochs,
-            "seconds": settings.seconds,
-            **kind.settings,
-        },
-        "ranks": ranks,
-        "hosts": list(at.hosts)[:ranks] if len(at.hosts) >= ranks else [at.hosts[0]] * ranks,
-        "network": at.network,
-        "seed": settings.seed,
-        "threads_per_rank": len(cores[0]) if cores else len(os.sched_getaffinity(0)),
-        "environment": machine,
-        "command": " ".join(["python", "baselines/compare.py", *sys.argv[1:]]),
-    }
+            "num_test": test.num_samples,
+            "evaluated": test.num_samples,
+            "source": self.split.source,
+        }
+
+    def _trained(self, kind: Kind, rate: float, active: int) -> dict[str, Any]:
+        settings = self.settings
+        steps = {"batch_size": settings.batch_size, "learning_rate": rate, "active": active}
+        limits = {"epochs": settings.epochs, "seconds": settings.seconds}
+        return {**(steps if kind.in_steps else {}), **limits, **kind.settings}
+
+    def _hosts(self, processes: int) -> list[str]:
+        hosts = list(self.at.hosts)
+        return hosts[:processes] if len(hosts) >= processes else [hosts[0]] * processes
 
 
 def compare(settings: Settings, ranks: int, hosts: Sequence[str]) -> int:
     """Runs everything; the exit status."""
-    try:
-        if any(network != LOCAL for network in settings.networks):
-            require()
-        split = datasets.load(settings.data, settings.seed, settings.train_rows, settings.test_rows)
-        if settings.tf_idf:
-            split = datasets.weighed(split)
-    except (OSError, ValueError, ClusterError) as error:
-        print(f"compare.py: {error}", file=sys.stderr)
-        return 2
-    machine = environment()
-    settings.out.mkdir(parents=True, exist_ok=True)
     records: list[Path] = []
     status = 0
+    try:
+        for where in settings.data:
+            datasets.require(where)
+        if any(network != LOCAL for network in settings.networks):
+            require()
+        settings.out.mkdir(parents=True, exist_ok=True)
+        machine = environment()
+        for where in settings.data:
+            split = datasets.load(where, settings.seed, settings.train_rows, settings.test_rows)
+            run_all(settings, machine, split, ranks, hosts, records)
+    except (OSError, ValueError, ClusterError) as error:
+        print(f"compare.py: {error}", file=sys.stderr)
+        status = 2
+    except KeyboardInterrupt:
+        status = 130
+    if records:
+        show([record for record in records if record.exists()])
+        print(f"python -m reports {settings.out} -o report")
+    return status
+
+
+def run_all(
+    settings: Settings,
+    machine: dict[str, Any],
+    split: datasets.Split,
+    ranks: int,
+    hosts: Sequence[str],
+    records: list[Path],
+) -> None:
+    """Runs all methods on one data set, over each network; notes each record when it is begun."""
     with tempfile.TemporaryDirectory() as folder:
         stored = datasets.store(split, Path(folder))
-        try:
-            for network in settings.networks:
-                with place(network, ranks, hosts) as at:
-                    for task in tasks(settings, split, stored, at, machine):
-                        records.append(Path(task.record))
-                        run_and_tell(task, Path(folder), at, settings.limit)
-        except ClusterError as error:
-            print(f"compare.py: {network}: {error}", file=sys.stderr)
-            status = 2
-        except KeyboardInterrupt:
-            status = 130
-    show([record for record in records if record.exists()])
-    print(f"python -m reports {settings.out} -o report")
-    return status
+        for network in settings.networks:
+            with place(network, ranks, hosts) as at:
+                scene = Scene(settings, machine, split, stored, at)
+                for task in map(scene.task, settings.methods):
+                    records.append(Path(task.record))
+                    run_and_tell(task, Path(folder), at, settings.limit)
 
 
 def run_and_tell(task: Task, folder: Path, at: Place, limit: float) -> None:
@@ -173,7 +190,8 @@ def run_and_tell(task: Task, folder: Path, at: Place, limit: float) -> None:
     Raises:
         KeyboardInterrupt: It was stopped from the keyboard; its record says so.
     """
-    print(f"{task.method}: {METHODS[task.method].title}, {at.network}", flush=True)
+    where = f"{task.run['data']['name']}, {at.network}"
+    print(f"{task.method}: {METHODS[task.method].title}; {where}", flush=True)
     ending = run(task, folder / "task.json", at, limit)
     if ending.status != "ok":
         print(f"{task.method}: {ending.status}: {ending.message}", flush=True)
@@ -186,7 +204,9 @@ def show(records: Sequence[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("method", "network", "ranks", "status", "samples/s", "MB a step", "peak MB")
+    table = Table("data", "method", "network", "ranks", "status")
+    for column in ("samples/s", "MB a step", "peak MB"):
+        table.add_column(column)
     for column in ("P@1", "P@5", "training, s"):
         table.add_column(column)
     for path in records:
@@ -195,6 +215,7 @@ def show(records: Sequence[Path]) -> None:
         steps = found.steps
         parts = (steps.ranks or []) if steps else []
         table.add_row(
+            found.run.data.name,
             found.run.method,
             found.run.network,
             str(found.run.ranks),
@@ -216,34 +237,45 @@ def _number(value: float | None, form: str, unit: float = 1.0) -> str:
 
 
 def chosen_methods(text: str) -> list[str]:
-    """The methods in a list with commas."""
-    chosen = [name.strip() for name in text.split(",") if name.strip()]
-    for name in chosen:
-        if name not in METHODS:
-            raise typer.BadParameter(f"no method {name!r}; there are {', '.join(METHODS)}")
+    """The methods in a list with commas, in which a group stands for its methods."""
+    chosen: list[str] = []
+    for name in filter(None, map(str.strip, text.split(","))):
+        if name not in METHODS and name not in GROUPS:
+            raise typer.BadParameter(
+                f"no method {name!r}; there are {', '.join(METHODS)}, and the groups "
+                f"{', '.join(GROUPS)}"
+            )
+        chosen += GROUPS.get(name, (name,))
     if not chosen:
         raise typer.BadParameter(f"name one at least of {', '.join(METHODS)}")
-    return chosen
+    return list(dict.fromkeys(chosen))
 
 
 def chosen_rates(texts: Sequence[str]) -> dict[str, float]:
     """The learning rates of methods, from texts such as `tf-dense=0.01`."""
-    rates = {}
+    rates: dict[str, float] = {}
     for text in texts:
         name, _, value = text.partition("=")
         try:
-            rates[chosen_methods(name)[0]] = float(value)
+            rate = float(value)
         except ValueError:
             raise typer.BadParameter(f"{text!r} is not METHOD=RATE") from None
+        rates.update(dict.fromkeys(chosen_methods(name), rate))
     return rates
 
 
 def main(
     context: typer.Context,
     data: Annotated[
-        str, typer.Option(help="preset, folder with train.txt.gz and test.txt.gz, skipgram:FILE")
-    ] = "small",
-    methods: Annotated[str, typer.Option(help="separated by commas")] = ",".join(METHODS),
+        list[str],
+        typer.Option(
+            help="preset, folder with train.txt.gz and test.txt.gz (tf-idf:FOLDER weighs counts), "
+            "skipgram:FILE; may be repeated"
+        ),
+    ] = ["small"],  # noqa: B006
+    methods: Annotated[
+        str, typer.Option(help=f"separated by commas; groups: {', '.join(GROUPS)}")
+    ] = "usual",
     epochs: Annotated[int | None, typer.Option(min=1, help="passes; 5 without --seconds")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="of training, a method")] = None,
     network: Annotated[
@@ -257,7 +289,6 @@ def main(
     active: Annotated[int | None, typer.Option(min=1, help="a tenth of the labels, 3000")] = None,
     train_rows: Annotated[int | None, typer.Option(min=1, help="use the first ones only")] = None,
     test_rows: Annotated[int, typer.Option(min=1, help="evaluate the first ones only")] = 5000,
-    tf_idf: Annotated[bool, typer.Option(help="weigh the features, which are counts")] = False,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     limit: Annotated[float, typer.Option(min=1, help="seconds of a method, all in all")] = 3600.0,
 ) -> None:
@@ -284,7 +315,6 @@ def main(
         active=active,
         train_rows=train_rows,
         test_rows=test_rows,
-        tf_idf=tf_idf,
         seed=seed,
         limit=limit,
     )

@@ -15,6 +15,7 @@ from tf_dslide.data import (
 )
 
 SKIP_GRAM = "skipgram:"
+TF_IDF = "tf-idf:"
 
 
 class Split(NamedTuple):
@@ -34,18 +35,19 @@ class Stored(NamedTuple):
 
 
 def load(where: str, seed: int, train_rows: int | None, test_rows: int) -> Split:
-    """The data that `--data` names.
+    """The data that a `--data` names, for which `require` found no fault.
 
     Args:
         where: A preset (`PRESETS`); a folder with `train.txt` and `test.txt` in the XMC
-            repository's format, perhaps with the suffix `.gz`; or `skipgram:FILE` for the words of
-            a text file and the words around them, every tenth of them for testing.
+            repository's format, perhaps with the suffix `.gz`, or `tf-idf:FOLDER` to weigh its
+            features, which are counts; or `skipgram:FILE` for the words of a text file and the
+            words around them, every tenth of them for testing.
         seed: Of the presets, and of the choice of rows.
         train_rows: How many training rows to take at most; `None` for all.
         test_rows: How many test rows to take at most: the first ones.
 
     Raises:
-        ValueError: There is no such preset, folder or file.
+        ValueError: Train and test do not belong together, or features to weigh are no counts.
     """
     if where.startswith(SKIP_GRAM):
         split = _skip_gram(Path(where.removeprefix(SKIP_GRAM)), test_rows)
@@ -57,6 +59,8 @@ def load(where: str, seed: int, train_rows: int | None, test_rows: int) -> Split
             where,
             "synthetic preset",
         )
+    elif where.startswith(TF_IDF):
+        split = _weighed(_folder(Path(where.removeprefix(TF_IDF))))
     else:
         split = _folder(Path(where))
     train, test = split.train, split.test
@@ -70,16 +74,6 @@ def load(where: str, seed: int, train_rows: int | None, test_rows: int) -> Split
     return split._replace(train=train, test=test.take(slice(test_rows)))
 
 
-def weighed(split: Split) -> Split:
-    """The same data with TF-IDF features.
-
-    Raises:
-        ValueError: The features are no counts.
-    """
-    train, test = tf_idf(split.train, split.test)
-    return split._replace(train=train, test=test, source=f"{split.source}, TF-IDF of its counts")
-
-
 def store(split: Split, folder: Path) -> Stored:
     """Keeps the data where the processes of all runs find it."""
     stored = Stored(str(folder / "train"), str(folder / "test"))
@@ -88,12 +82,31 @@ def store(split: Split, folder: Path) -> Stored:
     return stored
 
 
+def require(where: str) -> None:
+    """Checks that there is what `--data` names, before anything is trained.
+
+    Raises:
+        ValueError: There is no such preset, folder or file.
+    """
+    if where.startswith(SKIP_GRAM):
+        if not Path(where.removeprefix(SKIP_GRAM)).is_file():
+            raise ValueError(f"{where}: there is no such file")
+    elif where not in PRESETS:
+        folder = Path(where.removeprefix(TF_IDF))
+        if not folder.is_dir():
+            raise ValueError(
+                f"no data {str(folder)!r}: neither a preset ({', '.join(PRESETS)}) nor a folder "
+                f"with train.txt.gz and test.txt.gz, nor {SKIP_GRAM}FILE"
+            )
+        _file(folder, "train"), _file(folder, "test")
+
+
+def _weighed(split: Split) -> Split:
+    train, test = tf_idf(split.train, split.test)
+    return split._replace(train=train, test=test, source=f"{split.source}, TF-IDF of its counts")
+
+
 def _folder(folder: Path) -> Split:
-    if not folder.is_dir():
-        raise ValueError(
-            f"no data {str(folder)!r}: neither a preset ({', '.join(PRESETS)}) nor a folder with "
-            f"train.txt.gz and test.txt.gz, nor {SKIP_GRAM}FILE"
-        )
     train, test = _part(folder, "train"), _part(folder, "test")
     widths = [(part.num_features, part.num_labels) for part in (train, test)]
     if widths[0] != widths[1]:
@@ -105,15 +118,17 @@ def _folder(folder: Path) -> Split:
 
 
 def _part(folder: Path, name: str) -> Dataset:
+    return cached(Path.home() / ".cache/tf_dslide/baselines", read_xmc, _file(folder, name))
+
+
+def _file(folder: Path, name: str) -> Path:
     for path in (folder / f"{name}.txt", folder / f"{name}.txt.gz"):
         if path.exists():
-            return cached(Path.home() / ".cache/tf_dslide/baselines", read_xmc, path)
+            return path
     raise ValueError(f"{folder} has neither {name}.txt nor {name}.txt.gz")
 
 
 def _skip_gram(path: Path, test_rows: int) -> Split:
-    if not path.is_file():
-        raise ValueError(f"{SKIP_GRAM}{path}: there is no such file")
     data = read_skip_gram(path)
     tested = min(test_rows, data.num_samples // 10)
     return Split(

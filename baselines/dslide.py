@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from baselines.ranks import Ranks
+from baselines.task import Task
 from baselines.training import Exchanged, Session, StepMethod, rate_of, stream_of
 
 if TYPE_CHECKING:
@@ -16,12 +17,13 @@ class DSlide(StepMethod):
 
     Args:
         session: The run.
-        sampler: `"LshSampler"` or `"SharedLshSampler"`.
+        sampler: The name of a sampler.
+        family: That of a hash family; `None` for the sampler's own choice.
     """
 
     scores_together = True
 
-    def __init__(self, session: Session, sampler: str) -> None:
+    def __init__(self, session: Session, sampler: str, family: str | None = None) -> None:
         import keras
 
         import tf_dslide
@@ -33,7 +35,7 @@ class DSlide(StepMethod):
             tf_dslide.SparseDense(task.hidden, activation="relu", strategy=self._strategy),
             tf_dslide.DSlideDense(
                 train.num_labels,
-                sampler=getattr(tf_dslide, sampler)(active=task.active, seed=task.seed),
+                sampler=sampler_of(task, sampler, family),
                 bias_initializer=tf_dslide.LabelPrior(train.label_counts),
                 strategy=self._strategy,
             ),
@@ -64,6 +66,19 @@ class DSlide(StepMethod):
             sum(count.messages_sent for count in counts),
             sum(count.seconds_waiting for count in counts),
         )
+
+
+def sampler_of(task: Task, name: str, family: str | None) -> Any:
+    """A sampler with the task's number of active neurons."""
+    import tf_dslide
+
+    kind = getattr(tf_dslide, name)
+    if name == "AllNeurons":
+        return kind()
+    if name == "UniformSampler":
+        return kind(task.active, seed=task.seed)
+    hash_family = getattr(tf_dslide, family)(seed=task.seed) if family else None
+    return kind(hash_family, task.active, seed=task.seed)
 
 
 def strategy_of(ranks: Ranks) -> Any:

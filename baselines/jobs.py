@@ -118,7 +118,7 @@ def run(task: Task, path: Path, at: Place, limit: float) -> Ending:
 
 
 def _run_job(task: Task, path: Path, at: Place, limit: float) -> Ending:
-    processes = at.ranks if METHODS[task.method].on_all_ranks else 1
+    processes = METHODS[task.method].processes(at.ranks)
     task.save(path)
     log = Path(task.record).with_suffix(".log")
     with log.open("w") as output:

@@ -32,6 +32,10 @@ class Kind(NamedTuple):
     hidden_layer: bool = True
     in_steps: bool = True
 
+    def processes(self, ranks: int) -> int:
+        """How many it runs in, where there are so many ranks."""
+        return ranks if self.on_all_ranks else 1
+
     def missing(self) -> list[str]:
         """Packages that it needs and that are not installed."""
         return [package for package in self.needs if find_spec(package) is None]
@@ -48,18 +52,44 @@ _ROWS = {"optimizer": "row-sparse Adam", "prior": "label counts"}
 _DENSE = {"optimizer": "Adam, TensorFlow's fused kernel", "prior": "label counts"}
 _NEGATIVES = {"negatives": "uniform, the batch's labels"}
 
+
+def _hashed(family: str) -> Kind:
+    return Kind(
+        f"D-SLIDE, active sets a sample, {family}",
+        ("dslide", "DSlide", "LshSampler", family),
+        True,
+        settings={**_SPARSE, "negatives": f"LSH ({family}), a sample"},
+    )
+
+
 METHODS = {
     "dslide-lsh": Kind(
         "D-SLIDE, active sets a sample",
         ("dslide", "DSlide", "LshSampler"),
         True,
-        settings={**_SPARSE, "negatives": "LSH, a sample"},
+        settings={**_SPARSE, "negatives": "LSH (SimHash), a sample"},
     ),
     "dslide-shared": Kind(
         "D-SLIDE, one active set a batch",
         ("dslide", "DSlide", "SharedLshSampler"),
         True,
         settings={**_SPARSE, "negatives": "LSH, the batch, and its labels"},
+    ),
+    "dslide-wta": _hashed("WTA"),
+    "dslide-dwta": _hashed("DWTA"),
+    "dslide-minhash": _hashed("MinHash"),
+    "dslide-learned": _hashed("Learned"),
+    "dslide-uniform": Kind(
+        "D-SLIDE, uniform negatives",
+        ("dslide", "DSlide", "UniformSampler"),
+        True,
+        settings={**_SPARSE, "negatives": "uniform"},
+    ),
+    "dslide-all": Kind(
+        "D-SLIDE, all neurons",
+        ("dslide", "DSlide", "AllNeurons"),
+        True,
+        settings={**_SPARSE, "negatives": "all"},
     ),
     "dslide-linear": Kind(
         "D-SLIDE, linear, features as buckets",
@@ -108,5 +138,32 @@ METHODS = {
         settings={"trees": "3", "hyperparameters": "Omikuji's defaults"},
         hidden_layer=False,
         in_steps=False,
+    ),
+}
+
+# Names that stand for several methods in `--methods`.
+GROUPS = {
+    "usual": (
+        "dslide-lsh",
+        "dslide-shared",
+        "dslide-linear",
+        "horovod-dense",
+        "horovod-sampled",
+        "tf-dense",
+        "tf-sampled",
+        "omikuji",
+    ),
+    "study": (
+        "dslide-linear",
+        "omikuji",
+        "dslide-shared",
+        "dslide-lsh",
+        "dslide-learned",
+        "dslide-wta",
+        "dslide-dwta",
+        "dslide-minhash",
+        "dslide-uniform",
+        "dslide-all",
+        "tf-dense",
     ),
 }

@@ -35,7 +35,7 @@ from tf_dslide import (  # noqa: E402
     SimHash,
 )
 from tf_dslide.data import PRESETS, batches, make_preset, read_xmc  # noqa: E402
-from tf_dslide.hashing import _address_bits  # noqa: E402
+from tf_dslide.hashing import address_bits_for  # noqa: E402
 from tf_dslide.samplers import TableSelector, no_labels  # noqa: E402
 
 TOP = 100
@@ -188,7 +188,7 @@ def table(runs: list[dict]) -> str:
 def main() -> None:
     args = arguments()
     train, test = data(args)
-    bits = args.bits or _address_bits(train.num_labels)
+    bits = args.bits or address_bits_for(train.num_labels)
     counts = LshSampler(active=args.active).counts_of(train.num_labels)
     print(
         f"{train.num_samples} samples, {train.num_labels} labels, {args.epochs} epochs; {bits} "

@@ -19,7 +19,8 @@ _QUERIES_TO_LEARN_FROM = 256
 _NEURONS_TO_LEARN_FROM = 8192
 
 
-def _address_bits(units: int) -> int:
+def address_bits_for(units: int) -> int:
+    """Bits of a table's addresses with which its buckets have a usual size."""
     return min(_MOST_ADDRESS_BITS, max(1, round(math.log2(max(2, units / _TYPICAL_BUCKET)))))
 
 
@@ -174,7 +175,7 @@ class SimHash(HashFamily):
 
     def build(self, dim: int, units: int) -> None:
         """Draws the projections."""
-        self._built_bits = self.bits or _address_bits(units)
+        self._built_bits = self.bits or address_bits_for(units)
         self._dim = dim
         self._draw_first()
 
@@ -232,7 +233,7 @@ class _WinnerTakeAll(HashFamily):
         self._dim = dim
         self._built_size = min(self.bin_size, 1 << (dim.bit_length() - 1))
         bits_per_bin = self._built_size.bit_length() - 1
-        self._built_bins = self.bins or max(1, -(-_address_bits(units) // max(1, bits_per_bin)))
+        self._built_bins = self.bins or max(1, -(-address_bits_for(units) // max(1, bits_per_bin)))
         self._built_bits = min(self.address_bits, self._built_bins * bits_per_bin)
         self._draw_first()
 
@@ -391,7 +392,7 @@ class MinHash(HashFamily):
 
     def build(self, dim: int, units: int) -> None:
         """Draws the permutations."""
-        self._built_bits = self.address_bits or _address_bits(units)
+        self._built_bits = self.address_bits or address_bits_for(units)
         self._built_top = min(dim, self.top or max(1, dim // 4))
         # Sets of `top` members at random have about this Jaccard similarity: so often do two
         # neurons with nothing in common agree in a bin.
@@ -506,7 +507,7 @@ class Learned(HashFamily):
 
     def build(self, dim: int, units: int) -> None:
         """Draws the first projections: the same for samples and neurons, without offsets."""
-        self._built_bits = self.bits or _address_bits(units)
+        self._built_bits = self.bits or address_bits_for(units)
         projections = self._built_bits * self.tables
         with tf.init_scope():
             _, weights = ops.sim_hash_parameters(self.seed, dim, projections, dim)

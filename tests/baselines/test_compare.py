@@ -7,13 +7,18 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 
 from baselines.command import chosen_methods, chosen_rates
-from baselines.methods import METHODS
+from baselines.dslide import sampler_of
+from baselines.methods import GROUPS, METHODS
+from baselines.task import Task
 from reports.records import read_run, read_runs
 from tests.parallel.mpi import need_mpi
+from tf_dslide import LshSampler, SharedLshSampler
+from tf_dslide.data import TEST_START, make_synthetic, write_xmc
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(ROOT / "baselines/compare.py")
@@ -75,6 +80,50 @@ def test_methods_on_two_ranks(tmp_path):
         assert record.steps.ranks[0].bytes_sent_per_step == 4 * record.run.model.parameters
 
 
+def test_several_data_sets(tmp_path):
+    """One of the hash families, and counts that are weighed."""
+    folder = tmp_path / "counts"
+    folder.mkdir()
+    for name, start in (("train", 0), ("test", TEST_START)):
+        data = make_synthetic(120, 60, 40, features_per_sample=5, start=start)
+        data.features.data[:] = np.arange(data.features.nnz) % 3 + 1
+        write_xmc(folder / f"{name}.txt", data)
+    options = ("--data", "small", "--data", f"tf-idf:{folder}", "--epochs", "1")
+    status, output = compare(tmp_path, *options, "--methods", "dslide-learned")
+    assert status == 0, output
+    records, problems = read_runs([tmp_path])
+    assert not problems
+    assert {record.status for record in records} == {"ok"}, output
+    steps = {record.run.data.name: record.measures[-1].step for record in records}
+    assert steps == {"small": 8, "counts": 2}
+
+
+def test_samplers_of_the_study():
+    task = Task("", "", {}, "", "", 8, 32, 0.1, 1, None, 20, 3)
+    found = {
+        name: sampler_of(task, *(*kind.make[2:], None)[:2])
+        for name, kind in METHODS.items()
+        if kind.make[1] == "DSlide"
+    }
+    hashes = {
+        name: type(sampler.hash).__name__
+        for name, sampler in found.items()
+        if isinstance(sampler, LshSampler)
+    }
+    assert hashes == {
+        "dslide-lsh": "SimHash",
+        "dslide-shared": "SimHash",
+        "dslide-wta": "WTA",
+        "dslide-dwta": "DWTA",
+        "dslide-minhash": "MinHash",
+        "dslide-learned": "Learned",
+    }
+    assert all(found[name].active == found[name].seed + 17 == 20 for name in hashes)
+    assert isinstance(found["dslide-shared"], SharedLshSampler)
+    assert found["dslide-uniform"].num_sampled == 20
+    assert found["dslide-all"].selects_all
+
+
 def test_one_rank_for_a_time(tmp_path):
     status, output = compare(tmp_path, "--seconds", "0.5", "--methods", "dslide-shared")
     assert status == 0, output
@@ -126,7 +175,12 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(("--data", "nowhere"), "neither a preset"), (("--network", "fast"), "a link is written as")],
+    [
+        (("--data", "nowhere"), "neither a preset"),
+        (("--data", "small", "--data", "skipgram:nothing"), "there is no such file"),
+        (("--data", "tf-idf:/"), "neither train.txt nor train.txt.gz"),
+        (("--network", "fast"), "a link is written as"),
+    ],
 )
 def test_bad_options(tmp_path, options, message):
     status, output = compare(tmp_path / "runs", *options)
@@ -142,6 +196,14 @@ def test_bad_options(tmp_path, options, message):
 def test_bad_methods(text, message):
     with pytest.raises(typer.BadParameter, match=message):
         chosen_methods(text)
+
+
+def test_groups_of_methods():
+    assert chosen_methods("omikuji, usual")[0] == "omikuji"
+    assert sorted(chosen_methods("omikuji, usual")) == sorted(GROUPS["usual"])
+    assert set().union(*GROUPS.values()) == set(METHODS)
+    rates = chosen_rates(["usual=0.1", "omikuji=0.2"])
+    assert rates == {**dict.fromkeys(GROUPS["usual"], 0.1), "omikuji": 0.2}
 
 
 def test_learning_rates():

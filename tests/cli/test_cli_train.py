@@ -13,6 +13,7 @@ from tf_dslide import (
     DWTA,
     WTA,
     AllNeurons,
+    Learned,
     LogUniformSampler,
     MinHash,
     SharedLshSampler,
@@ -143,7 +144,8 @@ def test_options_reach_the_model(files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "family"), [(None, SimHash), ("wta", WTA), ("dwta", DWTA), ("minhash", MinHash)]
+    ("name", "family"),
+    [(None, SimHash), ("wta", WTA), ("dwta", DWTA), ("minhash", MinHash), ("learned", Learned)],
 )
 def test_hash_families(name, family):
     for bits in (None, 7):
@@ -152,6 +154,13 @@ def test_hash_families(name, family):
         assert (made.tables, made.seed) == (4, 5)
         made.build(32, 100_000)
         assert made.buckets == 2 ** (bits or (12 if family in (WTA, DWTA) else 11))
+
+
+def test_rebuild_schedule():
+    for name in ("lsh", "shared-lsh"):
+        chosen = settings.SamplerSettings(name, rebuild_every=70)
+        assert network._make_sampler(chosen, seed=5).rebuild_every == 70
+        assert network._make_sampler(settings.SamplerSettings(name), seed=5).rebuild_every == 25
 
 
 def test_synthetic_preset_and_validation_split(tmp_path):

@@ -1,4 +1,4 @@
-"""The command line `dslide`: train, evaluate and use classifiers without writing Python.
+"""The command line `dslide`: train, tune, evaluate and use classifiers without writing Python.
 
 `app` is the Typer application, `main` the entry point. Nothing here imports TensorFlow until a
 command needs it, so that `--help` and mistakes in the options are answered at once.
@@ -14,6 +14,7 @@ from tf_dslide.cli.info import info
 from tf_dslide.cli.predict import predict
 from tf_dslide.cli.synth import synth
 from tf_dslide.cli.train import train
+from tf_dslide.cli.tune import tune
 
 __all__ = ["app", "main"]
 
@@ -28,7 +29,7 @@ app = typer.Typer(
     help="Train classifiers with 10,000 to 10,000,000 outputs on a CPU, and use them.",
 )
 
-for command in (train, evaluate, predict, synth, info):
+for command in (train, evaluate, predict, tune, synth, info):
     app.command(no_args_is_help=command is not info)(command)
 
 

@@ -149,3 +149,26 @@ def require_size(what: str, name: str, found: int, owner: str, expected: int) ->
             f"{name} has {found:,} {what} but {owner} has {expected:,}: both must come from the "
             "same vocabulary"
         )
+
+
+def hold_out(data: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+    """Splits data at random into a part to train on and a part to score on.
+
+    Args:
+        data: The whole.
+        share: Of the part to score on, which has one sample at least.
+        seed: Decides which samples.
+
+    Raises:
+        CommandError: Nothing would be left to train on.
+    """
+    import numpy as np
+
+    held = max(1, round(share * len(data)))
+    if held >= len(data):
+        raise CommandError(
+            f"{data.name} has {len(data):,} samples, too few to hold out a share of {share:g}: "
+            "give more data, or to `dslide train` --test DATA or --validation-split 0"
+        )
+    order = np.random.default_rng(seed).permutation(len(data))
+    return data.take(np.sort(order[held:])), data.take(np.sort(order[:held]))

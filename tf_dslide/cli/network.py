@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from tf_dslide.cli.settings import NetworkSettings, SamplerSettings
-from tf_dslide.hashing import DWTA, WTA, HashFamily, MinHash, SimHash
+from tf_dslide.hashing import DWTA, WTA, HashFamily, Learned, MinHash, SimHash
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
 from tf_dslide.losses import SlideCrossentropy
@@ -70,7 +70,10 @@ def _make_sampler(settings: SamplerSettings, seed: int) -> Sampler:
         return AllNeurons()
     if settings.name in ("lsh", "shared-lsh"):
         lsh = LshSampler if settings.name == "lsh" else SharedLshSampler
-        return lsh(hash=_make_hash(settings, seed), active=settings.active, seed=seed)
+        schedule: dict[str, Any] = {}
+        if settings.rebuild_every is not None:
+            schedule["rebuild_every"] = settings.rebuild_every
+        return lsh(hash=_make_hash(settings, seed), active=settings.active, seed=seed, **schedule)
     kind = UniformSampler if settings.name == "uniform" else LogUniformSampler
     if settings.num_sampled is None:
         return kind(seed=seed)
@@ -82,7 +85,8 @@ def _make_hash(settings: SamplerSettings, seed: int) -> HashFamily:
     if settings.hash == "minhash":
         return MinHash(address_bits=settings.bits, seed=seed, **tables)
     if settings.hash not in ("wta", "dwta"):
-        return SimHash(settings.bits, seed=seed, **tables)
+        directions = Learned if settings.hash == "learned" else SimHash
+        return directions(settings.bits, seed=seed, **tables)
     family = WTA if settings.hash == "wta" else DWTA
     if settings.bits is None:
         return family(seed=seed, **tables)

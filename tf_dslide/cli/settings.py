@@ -7,7 +7,7 @@ from typing import Literal
 from tf_dslide.cli.inputs import Source
 
 SamplerName = Literal["lsh", "shared-lsh", "uniform", "log-uniform", "all"]
-HashName = Literal["simhash", "wta", "dwta", "minhash"]
+HashName = Literal["simhash", "wta", "dwta", "minhash", "learned"]
 ScheduleName = Literal["linear", "cosine", "constant"]
 
 
@@ -17,10 +17,11 @@ class SamplerSettings:
 
     Attributes:
         name: The kind of sampler.
-        hash: Family of hash functions, of `lsh` as are the next three.
+        hash: Family of hash functions, of `lsh` and `shared-lsh` as are the next four.
         bits: Bits of a hash code.
         tables: Number of hash tables.
         active: Neurons active for a sample.
+        rebuild_every: Steps until the tables are first rebuilt.
         num_sampled: Neurons drawn a step, of `uniform` and `log-uniform`.
     """
 
@@ -29,6 +30,7 @@ class SamplerSettings:
     bits: int | None = None
     tables: int | None = None
     active: int | None = None
+    rebuild_every: int | None = None
     num_sampled: int | None = None
 
 
@@ -86,3 +88,26 @@ class TrainSettings:
     log: Path | None
     checkpoint: Path | None = None
     resume: bool = False
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """A search for settings.
+
+    Attributes:
+        data: What to train on and, a part of it, to score on.
+        network: The network, with the settings that the search begins with.
+        batch_size: Samples a step.
+        seconds: Time for the whole search.
+        held_out: Samples to score on, at most; a tenth of the data if that is less.
+        threads: Threads to work with; `None` for all cores.
+        as_json: Whether to print JSON.
+    """
+
+    data: Source
+    network: NetworkSettings
+    batch_size: int
+    seconds: float
+    held_out: int
+    threads: int | None
+    as_json: bool

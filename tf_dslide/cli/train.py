@@ -84,6 +84,16 @@ Tables = Annotated[
         panel=_NEURONS, min=1, metavar="L", help="lsh, shared-lsh: hash tables; 50 by default."
     ),
 ]
+RebuildEvery = Annotated[
+    int | None,
+    _option(
+        panel=_NEURONS,
+        min=1,
+        metavar="STEPS",
+        help="lsh, shared-lsh: steps until the tables are first rebuilt, then ever more; 25 by "
+        "default.",
+    ),
+]
 NumSampled = Annotated[
     int | None,
     _option(
@@ -155,6 +165,7 @@ def train(
     hash: Hash = None,
     bits: Bits = None,
     tables: Tables = None,
+    rebuild_every: RebuildEvery = None,
     num_sampled: NumSampled = None,
     epochs: Epochs = 5,
     batch_size: options.BatchSize = 256,
@@ -177,11 +188,13 @@ def train(
     A training with --checkpoint that was killed goes on when the same command is given again with
     --resume, as if nothing had happened.
     """
-    _require(0 <= dropout < 1, "--dropout", dropout, "a share from 0 to below 1")
-    _require(0 < learning_rate < math.inf, "--learning-rate", learning_rate, "a positive number")
-    _require(0 <= weight_decay < math.inf, "--weight-decay", weight_decay, "0 or more")
+    require(0 <= dropout < 1, "--dropout", dropout, "a share from 0 to below 1")
+    require(0 < learning_rate < math.inf, "--learning-rate", learning_rate, "a positive number")
+    require(0 <= weight_decay < math.inf, "--weight-decay", weight_decay, "0 or more")
     source = Source(data, labels, num_features, num_labels, cache)
-    chosen = settings.SamplerSettings(sampler, hash, bits, tables, active, num_sampled)
+    chosen = settings.SamplerSettings(
+        sampler, hash, bits, tables, active, rebuild_every, num_sampled
+    )
     _check_sampler(chosen)
     checked = settings.TrainSettings(
         data=source,
@@ -218,7 +231,8 @@ def _run(checked: settings.TrainSettings) -> None:
     Training(checked).run()
 
 
-def _require(holds: bool, option: str, value: Any, expected: str) -> None:
+def require(holds: bool, option: str, value: Any, expected: str) -> None:
+    """Refuses the value of an option."""
     if not holds:
         raise typer.BadParameter(f"{value!r} is not {expected}", param_hint=[option])
 
@@ -226,7 +240,7 @@ def _require(holds: bool, option: str, value: Any, expected: str) -> None:
 def _check_sampler(chosen: settings.SamplerSettings) -> None:
     """Refuses options that the chosen sampler would ignore."""
     belongs: dict[str, tuple[str, ...]] = dict.fromkeys(
-        ("hash", "bits", "tables", "active"), ("lsh", "shared-lsh")
+        ("hash", "bits", "tables", "active", "rebuild_every"), ("lsh", "shared-lsh")
     )
     belongs["num_sampled"] = ("uniform", "log-uniform")
     for name, samplers in belongs.items():
@@ -249,7 +263,7 @@ def _validation_share(share: float | None, test: str | None, test_labels: Path |
             "with --test nothing is held out: leave one of them out",
             param_hint=["--validation-split"],
         )
-    _require(0 <= share < 1, "--validation-split", share, "a share from 0 to below 1")
+    require(0 <= share < 1, "--validation-split", share, "a share from 0 to below 1")
     return share
 
 

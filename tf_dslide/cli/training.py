@@ -295,20 +295,8 @@ def _read(settings: TrainSettings) -> tuple[Dataset, Dataset | None, tuple[str, 
             found, expected = getattr(test, f"num_{what}"), getattr(train, f"num_{what}")
             inputs.require_size(what, settings.test.text, found, settings.data.text, expected)
     elif settings.validation_split:
-        train, test = _hold_out(train, settings.validation_split, settings.network.seed)
+        train, test = inputs.hold_out(train, settings.validation_split, settings.network.seed)
     return train, test, names
-
-
-def _hold_out(data: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Splits data at random into a part to train on and a part to score on."""
-    held = max(1, round(share * len(data)))
-    if held >= len(data):
-        raise CommandError(
-            f"{data.name} has {len(data):,} samples, too few to hold out a share of {share}: give "
-            "--test DATA or --validation-split 0"
-        )
-    order = np.random.default_rng(seed).permutation(len(data))
-    return data.take(np.sort(order[held:])), data.take(np.sort(order[:held]))
 
 
 def _scorer(
