@@ -24,7 +24,7 @@ def on_data(command, trained, data, *options):
     [
         (("--epochs", 0), "'--epochs'"),
         (("--epochs", "many"), "'--epochs'"),
-        (("--hidden", 0), "'--hidden'"),
+        (("--hidden", -1), "'--hidden'"),
         (("--batch-size", -1), "'--batch-size'"),
         (("--bits", 25), "'--bits'"),
         (("--seed", -1), "'--seed'"),
@@ -283,7 +283,7 @@ def test_model_of_another_kind(files, tmp_path):
     hidden = SparseDense(4)(inputs)
     keras.Model(inputs, keras.layers.Dense(NUM_LABELS)(hidden)).save(path)
     message = dslide("predict", path, files.test).failed()
-    assert "has no DSlideDense among its layers" in message
+    assert "has no DSlideDense or DSlideLinear among its layers" in message
     assert "SparseDense, Dense" in message
     keras.Model(inputs, keras.layers.ReLU()(DSlideDense(NUM_LABELS)(hidden))).save(path)
     assert (

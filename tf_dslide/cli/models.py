@@ -14,6 +14,7 @@ import tf_dslide._public  # noqa: F401 - registers what a saved model may name
 from tf_dslide.cli.errors import CommandError, one_line
 from tf_dslide.cli.inputs import require_file
 from tf_dslide.layers import DSlideDense
+from tf_dslide.linear import DSlideLinear
 from tf_dslide.metrics import PropensityScoredPrecisionAtK
 
 _LONGEST_REASON = 300
@@ -21,7 +22,7 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model that ends in a `DSlideDense`.
+    """A model that ends in a `DSlideDense` or is a `DSlideLinear`.
 
     Attributes:
         path: Its file.
@@ -33,7 +34,7 @@ class Classifier:
     path: Path
     model: keras.Model
     hidden: keras.Model
-    layer: DSlideDense
+    layer: DSlideDense | DSlideLinear
 
     @property
     def num_features(self) -> int:
@@ -95,11 +96,14 @@ def _reason(error: Exception) -> str:
     return reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "..."
 
 
-def _output_layer(path: Path, model: Any) -> DSlideDense:
-    layers = [layer for layer in getattr(model, "layers", []) if isinstance(layer, DSlideDense)]
+def _output_layer(path: Path, model: Any) -> DSlideDense | DSlideLinear:
+    kinds_of_output = (DSlideDense, DSlideLinear)
+    layers = [layer for layer in getattr(model, "layers", []) if isinstance(layer, kinds_of_output)]
     if not layers:
         kinds = ", ".join(dict.fromkeys(type(layer).__name__ for layer in model.layers)) or "none"
-        raise CommandError(f"{path} has no DSlideDense among its layers (they are: {kinds})")
+        raise CommandError(
+            f"{path} has no DSlideDense or DSlideLinear among its layers (they are: {kinds})"
+        )
     inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
     if not inputs or not outputs:
         raise CommandError(
@@ -110,7 +114,7 @@ def _output_layer(path: Path, model: Any) -> DSlideDense:
     if len(inputs) != 1 or len(outputs) != 1 or outputs[0] is not layer.output:
         raise CommandError(
             f"{path} has {len(inputs)} inputs and {len(outputs)} outputs; expected one of each, "
-            "the output being that of its DSlideDense"
+            f"the output being that of its {type(layer).__name__}"
         )
     if len(inputs[0].shape) != 2 or len(outputs[0].shape) != 2:
         raise CommandError(

@@ -1,17 +1,18 @@
-"""Builds the network that `dslide train` trains. Imports TensorFlow: import it when needed."""
+"""Builds what `dslide train` trains. Imports TensorFlow: import it when needed."""
 
 import math
 from typing import Any
 
 import keras
-import numpy as np
 
 from tf_dslide.cli.settings import NetworkSettings, SamplerSettings
+from tf_dslide.data import Dataset
 from tf_dslide.hashing import DWTA, WTA, HashFamily, Learned, MinHash, SimHash
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
-from tf_dslide.losses import SlideCrossentropy
-from tf_dslide.optimizers import SparseAdam
+from tf_dslide.linear import DSlideLinear
+from tf_dslide.losses import SlideBinaryCrossentropy, SlideCrossentropy
+from tf_dslide.optimizers import SparseAdagrad, SparseAdam
 from tf_dslide.samplers import (
     AllNeurons,
     LogUniformSampler,
@@ -23,40 +24,53 @@ from tf_dslide.samplers import (
 
 # Of a bin of WTA's and DWTA's usual size.
 _BITS_PER_BIN = 3
+# Gradients of a weight are as small as the batch is large: Adagrad's usual value would damp them.
+_EPSILON = 1e-12
 
 
 def build_network(
-    settings: NetworkSettings, num_features: int, label_counts: np.ndarray, num_steps: int
+    settings: NetworkSettings, train: Dataset, num_steps: int, batch_size: int
 ) -> keras.Sequential:
     """Builds and compiles the network.
 
     Args:
         settings: What to build.
-        num_features: Width of the sparse input.
-        label_counts: Training samples of each label; as many outputs, whose biases start from
-            them.
+        train: The training data: as many inputs and outputs, whose biases start from the label
+            counts, or whose connections are those of features and labels that occur together.
         num_steps: Length of the training, for the schedule.
+        batch_size: Samples a step.
 
     Returns:
-        A `Sequential` of `SparseDense`, further hidden layers, and `DSlideDense`; compiled with its
-        loss alone.
+        A `Sequential` of `SparseDense`, further hidden layers, and `DSlideDense`, or of
+        `DSlideLinear` alone; compiled with its loss alone.
     """
     keras.utils.set_random_seed(settings.seed)
-    model = keras.Sequential([keras.Input((num_features,), sparse=True, name="features")])
+    model = keras.Sequential([keras.Input((train.num_features,), sparse=True, name="features")])
+    rate = _learning_rate(settings, num_steps)
+    if settings.sampler is None:
+        return _build_linear(model, train, rate, batch_size)
     for place, width in enumerate(settings.hidden):
         kind = keras.layers.Dense if place else SparseDense
         model.add(kind(width, activation="relu", name=f"hidden_{place + 1}"))
         if settings.dropout:
             model.add(keras.layers.Dropout(settings.dropout))
     sampler = _make_sampler(settings.sampler, settings.seed)
-    prior = LabelPrior(label_counts)
-    model.add(
-        DSlideDense(len(label_counts), sampler=sampler, bias_initializer=prior, name="labels")
-    )
-    optimizer = SparseAdam(
-        _learning_rate(settings, num_steps), weight_decay=settings.weight_decay or None
-    )
+    prior = LabelPrior(train.label_counts)
+    model.add(DSlideDense(train.num_labels, sampler=sampler, bias_initializer=prior, name="labels"))
+    optimizer = SparseAdam(rate, weight_decay=settings.weight_decay or None)
     model.compile(optimizer=optimizer, loss=SlideCrossentropy())
+    return model
+
+
+def _build_linear(
+    model: keras.Sequential, train: Dataset, rate: Any, batch_size: int
+) -> keras.Sequential:
+    layer = DSlideLinear(train.num_labels, name="labels")
+    layer.adapt(train)
+    model.add(layer)
+    # Losses are means over the batch; the accumulator starts at what a few samples bring.
+    optimizer = SparseAdagrad(rate, initial_accumulator_value=0.1 / batch_size**2, epsilon=_EPSILON)
+    model.compile(optimizer=optimizer, loss=SlideBinaryCrossentropy())
     return model
 
 

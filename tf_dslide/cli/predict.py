@@ -110,11 +110,11 @@ def _names_file(model: Path, given: Path | None) -> Path | None:
 def _require_tables(classifier: "Classifier") -> None:
     from tf_dslide.samplers import LshSampler
 
-    sampler = classifier.layer.sampler
-    if not isinstance(sampler, LshSampler):
+    chooser = getattr(classifier.layer, "sampler", classifier.layer)
+    if not isinstance(chooser, LshSampler):
         raise CommandError(
             "--hashed needs a model trained with --sampler lsh or shared-lsh; "
-            f"{classifier.path} has a {type(sampler).__name__}"
+            f"{classifier.path} has a {type(chooser).__name__}"
         )
 
 
@@ -124,9 +124,10 @@ def _best_labels(
     """Yields labels and scores `(batch, k)` of each batch; label -1 where hashing found too few."""
     from tf_dslide.data import batches
 
+    how = {"exact": False} if hashed else {}
     for features, _ in batches(data, batch_size):
         hidden = classifier.hidden(features, training=False)
-        found, scores = classifier.layer.top_k(hidden, k, exact=not hashed)
+        found, scores = classifier.layer.top_k(hidden, k, **how)
         yield found.numpy(), scores.numpy()
 
 

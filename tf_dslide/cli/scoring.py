@@ -5,7 +5,8 @@ from typing import Any
 
 import keras
 
-from tf_dslide.losses import SlideCrossentropy
+from tf_dslide.linear import DSlideLinear
+from tf_dslide.losses import SlideBinaryCrossentropy, SlideCrossentropy
 from tf_dslide.metrics import NDCGAtK, PrecisionAtK, PropensityScoredPrecisionAtK
 
 PLACES = (1, 3, 5)
@@ -44,10 +45,15 @@ def make_scorer(
     Args:
         model: A functional or sequential model.
         metrics: What to compute.
-        with_loss: Whether to compute the exact loss too, which nearly doubles the work.
+        with_loss: Whether to compute the exact loss too, which nearly doubles the work: that which
+            `dslide train` trains such a model with.
     """
     scorer = keras.Model(model.inputs, model.outputs)
-    scorer.compile(loss=SlideCrossentropy() if with_loss else _NoLoss(), metrics=metrics)
+    loss: keras.losses.Loss = _NoLoss()
+    if with_loss:
+        linear = isinstance(model.layers[-1], DSlideLinear)
+        loss = SlideBinaryCrossentropy() if linear else SlideCrossentropy()
+    scorer.compile(loss=loss, metrics=metrics)
     return scorer
 
 

@@ -39,9 +39,9 @@ class NetworkSettings:
     """The network and how it learns.
 
     Attributes:
-        hidden: Widths of the hidden layers.
+        hidden: Widths of the hidden layers. Without any, features vote for labels directly.
         dropout: Share of the hidden neurons to drop in training.
-        sampler: For the output layer.
+        sampler: For the output layer; `None` without hidden layers.
         learning_rate: Of the first step.
         schedule: How it falls.
         weight_decay: Decoupled, of the rows touched.
@@ -50,7 +50,7 @@ class NetworkSettings:
 
     hidden: tuple[int, ...]
     dropout: float
-    sampler: SamplerSettings
+    sampler: SamplerSettings | None
     learning_rate: float
     schedule: ScheduleName
     weight_decay: float

@@ -2,7 +2,7 @@
 
 import importlib.util
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +40,11 @@ ValidationSplit = Annotated[
 Hidden = Annotated[
     list[int],
     _option(
-        panel=_NETWORK, min=1, metavar="N", help="Width of the hidden layer; repeat for several."
+        panel=_NETWORK,
+        min=0,
+        metavar="N",
+        help="Width of the hidden layer; repeat for several. 0 for none: then each word votes for "
+        "the labels that it met (DSlideLinear), which is best for bags of words.",
     ),
 ]
 Dropout = Annotated[
@@ -48,11 +52,12 @@ Dropout = Annotated[
     _option(panel=_NETWORK, metavar="P", help="Share of the hidden neurons to drop in training."),
 ]
 Sampler = Annotated[
-    settings.SamplerName,
+    settings.SamplerName | None,
     _option(
         "--sampler",
         panel=_NEURONS,
-        help="What chooses the output neurons of a step: hashing, sampled softmax, or all.",
+        help="What chooses the output neurons of a step: hashing (by default one set for the "
+        "batch), sampled softmax, or all.",
     ),
 ]
 Active = Annotated[
@@ -104,10 +109,22 @@ NumSampled = Annotated[
     ),
 ]
 Epochs = Annotated[
-    int, _option(panel=_TRAINING, min=1, metavar="N", help="Passes over the training data.")
+    int | None,
+    _option(
+        panel=_TRAINING,
+        min=1,
+        metavar="N",
+        help="Passes over the training data; 5 by default, 2 without hidden layer.",
+    ),
 ]
 LearningRate = Annotated[
-    float, _option(panel=_TRAINING, metavar="RATE", help="Of the first step (SparseAdam).")
+    float | None,
+    _option(
+        panel=_TRAINING,
+        metavar="RATE",
+        help="Of the first step; 0.005 by default (SparseAdam), 1 without hidden layer "
+        "(SparseAdagrad).",
+    ),
 ]
 Schedule = Annotated[
     settings.ScheduleName,
@@ -160,16 +177,16 @@ def train(
     validation_split: ValidationSplit = None,
     hidden: Hidden = [256],  # noqa: B006 - Typer wants the default here and copies it
     dropout: Dropout = 0.0,
-    sampler: Sampler = "shared-lsh",
+    sampler: Sampler = None,
     active: Active = None,
     hash: Hash = None,
     bits: Bits = None,
     tables: Tables = None,
     rebuild_every: RebuildEvery = None,
     num_sampled: NumSampled = None,
-    epochs: Epochs = 5,
+    epochs: Epochs = None,
     batch_size: options.BatchSize = 256,
-    learning_rate: LearningRate = 5e-3,
+    learning_rate: LearningRate = None,
     schedule: Schedule = "linear",
     weight_decay: WeightDecay = 0.0,
     seed: options.Seed = 0,
@@ -189,28 +206,35 @@ def train(
     --resume, as if nothing had happened.
     """
     require(0 <= dropout < 1, "--dropout", dropout, "a share from 0 to below 1")
-    require(0 < learning_rate < math.inf, "--learning-rate", learning_rate, "a positive number")
     require(0 <= weight_decay < math.inf, "--weight-decay", weight_decay, "0 or more")
+    linear = 0 in hidden
+    if learning_rate is None:
+        learning_rate = 1.0 if linear else 5e-3
+    require(0 < learning_rate < math.inf, "--learning-rate", learning_rate, "a positive number")
     source = Source(data, labels, num_features, num_labels, cache)
     chosen = settings.SamplerSettings(
-        sampler, hash, bits, tables, active, rebuild_every, num_sampled
+        sampler or "shared-lsh", hash, bits, tables, active, rebuild_every, num_sampled
     )
-    _check_sampler(chosen)
+    if linear:
+        given = asdict(chosen) | {"name": None, "sampler": sampler}
+        _check_linear(hidden, given | {"dropout": dropout, "weight_decay": weight_decay})
+    else:
+        _check_sampler(chosen)
     checked = settings.TrainSettings(
         data=source,
         test=None if test is None else replace(source, text=test, labels=test_labels),
         validation_split=_validation_share(validation_split, test, test_labels),
         label_names=label_names,
         network=settings.NetworkSettings(
-            hidden=tuple(hidden),
+            hidden=() if linear else tuple(hidden),
             dropout=dropout,
-            sampler=chosen,
+            sampler=None if linear else chosen,
             learning_rate=learning_rate,
             schedule=schedule,
             weight_decay=weight_decay,
             seed=seed,
         ),
-        epochs=epochs,
+        epochs=epochs or (2 if linear else 5),
         batch_size=batch_size,
         threads=threads,
         out=out,
@@ -235,6 +259,18 @@ def require(holds: bool, option: str, value: Any, expected: str) -> None:
     """Refuses the value of an option."""
     if not holds:
         raise typer.BadParameter(f"{value!r} is not {expected}", param_hint=[option])
+
+
+def _check_linear(hidden: list[int], given: dict[str, Any]) -> None:
+    """Refuses options that belong to a network, where there is no hidden layer."""
+    require(hidden == [0], "--hidden", hidden, "either 0 alone, for none, or widths from 1 on")
+    for name, value in given.items():
+        if value:
+            raise typer.BadParameter(
+                f"{value!r} has no effect with --hidden 0; it belongs to networks with a hidden "
+                "layer",
+                param_hint=[f"--{name.replace('_', '-')}"],
+            )
 
 
 def _check_sampler(chosen: settings.SamplerSettings) -> None:

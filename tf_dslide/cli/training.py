@@ -52,7 +52,8 @@ class Training:
         """
         train, test, names = _read(self._settings)
         steps = count_steps(len(train), self._settings.batch_size, self._settings.epochs)
-        model = build_network(self._settings.network, train.num_features, train.label_counts, steps)
+        with console.status("Building the network"):
+            model = build_network(self._settings.network, train, steps, self._settings.batch_size)
         checkpoints = None
         if self._settings.checkpoint is not None:
             checkpoints = Checkpoints(self._settings, train)
@@ -224,7 +225,7 @@ class Checkpoints:
 def _what_decides(settings: TrainSettings, train: Dataset) -> dict[str, Any]:
     """What must be the same for a training to go on exactly."""
     network = asdict(settings.network)
-    sampler = network.pop("sampler")
+    sampler = network.pop("sampler") or {"name": None}
     return {
         **{_option(name): value for name, value in network.items()},
         **{_option(name): value for name, value in sampler.items() if name != "name"},

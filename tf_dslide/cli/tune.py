@@ -54,6 +54,7 @@ def tune(
     equal.
     """
     require(0 < seconds < math.inf, "--seconds", seconds, "a positive number")
+    require(0 not in hidden, "--hidden", hidden, "widths from 1 on: only a network is tuned")
     require(0 <= dropout < 1, "--dropout", dropout, "a share from 0 to below 1")
     require(0 < learning_rate < math.inf, "--learning-rate", learning_rate, "a positive number")
     require(0 <= weight_decay < math.inf, "--weight-decay", weight_decay, "0 or more")

@@ -142,7 +142,7 @@ class Trial:
     def __call__(self, sampler: SamplerSettings) -> Outcome:
         """What comes of a sampler."""
         settings = replace(self._network, sampler=sampler)
-        model = build_network(settings, self._train.num_features, self._train.label_counts, 0)
+        model = build_network(settings, self._train, 0, self._batch_size)
         deadline = _Deadline(self._seconds, settings.learning_rate)
         data = batches(self._train, self._batch_size, shuffle=True, seed=settings.seed)
         # Ended by the deadline long before.
