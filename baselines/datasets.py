@@ -35,7 +35,7 @@ class Stored(NamedTuple):
 
 
 def load(where: str, seed: int, train_rows: int | None, test_rows: int) -> Split:
-    """The data that a `--data` names, for which `require` found no fault.
+    """The data that a `--data` names.
 
     Args:
         where: A preset (`PRESETS`); a folder with `train.txt` and `test.txt` in the XMC
@@ -47,8 +47,10 @@ def load(where: str, seed: int, train_rows: int | None, test_rows: int) -> Split
         test_rows: How many test rows to take at most: the first ones.
 
     Raises:
-        ValueError: Train and test do not belong together, or features to weigh are no counts.
+        ValueError: There is no such preset, folder or file, train and test do not belong together,
+            or features to weigh are no counts.
     """
+    require(where)
     if where.startswith(SKIP_GRAM):
         split = _skip_gram(Path(where.removeprefix(SKIP_GRAM)), test_rows)
     elif where in PRESETS:

@@ -44,12 +44,10 @@ class DSlide(StepMethod):
         model.compile(tf_dslide.SparseAdam(schedule(session)), tf_dslide.SlideCrossentropy())
         self._model, self._stream = model, stream_of(session)
         model.make_train_function()
-        self._train_on = model.train_function  # what fit calls for each batch
 
     def step(self) -> float:
         """One step of `fit`."""
-        self._model.reset_metrics()
-        return float(self._train_on(self._stream)["loss"])
+        return step_of_fit(self._model, self._stream)
 
     def best(self, features: "tf.SparseTensor", k: int) -> np.ndarray:
         """Exact, over all ranks' labels."""
@@ -66,6 +64,12 @@ class DSlide(StepMethod):
             sum(count.messages_sent for count in counts),
             sum(count.seconds_waiting for count in counts),
         )
+
+
+def step_of_fit(model: Any, stream: Any) -> float:
+    """What `fit` does for each batch; the batch's loss."""
+    model.reset_metrics()
+    return float(model.train_function(stream)["loss"])
 
 
 def sampler_of(task: Task, name: str, family: str | None) -> Any:

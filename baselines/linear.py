@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from baselines.dslide import schedule
+from baselines.dslide import schedule, step_of_fit
 from baselines.training import Session, StepMethod, stream_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ class DSlideLinear(StepMethod):
         import tf_dslide
 
         self._layer = tf_dslide.DSlideLinear(session.train.num_labels)
-        self._prepared = False
         self._train = session.train
         self._stream = stream_of(session)
         accumulator = 0.1 / session.task.batch_size**2
@@ -28,22 +27,19 @@ class DSlideLinear(StepMethod):
         self._loss = tf_dslide.SlideBinaryCrossentropy()
         self._input = keras.Input((session.train.num_features,), sparse=True)
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Finds the connections."""
         import keras
 
         self._layer.adapt(self._train)
         model = keras.Sequential([self._input, self._layer])
         model.compile(self._optimizer, self._loss)
         model.make_train_function()
-        self._model, self._train_on = model, model.train_function
-        self._prepared = True
+        self._model = model
 
     def step(self) -> float:
-        """One step of `fit`; before the first one, the connections are found."""
-        if not self._prepared:
-            self._prepare()
-        self._model.reset_metrics()
-        return float(self._train_on(self._stream)["loss"])
+        """One step of `fit`."""
+        return step_of_fit(self._model, self._stream)
 
     def best(self, features: "tf.SparseTensor", k: int) -> np.ndarray:
         """Exact."""

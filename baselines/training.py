@@ -89,6 +89,9 @@ class StepMethod(Method):
     def step(self) -> float:
         """Trains on the next batch; the loss."""
 
+    def prepare(self) -> None:
+        """What must be done once, and belongs to the time of training."""
+
     @abstractmethod
     def best(self, features: "tf.SparseTensor", k: int) -> np.ndarray:
         """The `k` labels with the highest scores of each row, `(rows, k)`."""
@@ -103,6 +106,8 @@ class StepMethod(Method):
         per_epoch = steps_per_epoch(session.train, task)
         plan = Plan(per_epoch, task.epochs, task.seconds)
         clock = Clock(task.interface)
+        with clock:
+            self.prepare()
         while stretch := ranks.agreed(plan.next(clock.steps, clock.seconds, clock.rate)):
             with clock:
                 losses = [clock.timed(self) for _ in range(stretch)]

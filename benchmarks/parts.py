@@ -113,10 +113,10 @@ class TimedOps:
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Times the sampler's ops; several of one phase add up."""
-        from tf_dslide import hashing, samplers
+        from tf_dslide import hashing, selectors
 
         self._spent = {}
-        with mock.patch.object(samplers, "ops", self), mock.patch.object(hashing, "ops", self):
+        with mock.patch.object(selectors, "ops", self), mock.patch.object(hashing, "ops", self):
             yield
         for phase, seconds in self._spent.items():
             self._clock.seconds[phase].append(seconds)

@@ -36,7 +36,7 @@ from tf_dslide import (  # noqa: E402
 )
 from tf_dslide.data import PRESETS, batches, make_preset, read_xmc  # noqa: E402
 from tf_dslide.hashing import address_bits_for  # noqa: E402
-from tf_dslide.samplers import TableSelector, no_labels  # noqa: E402
+from tf_dslide.selectors import TableSelector, no_labels  # noqa: E402
 
 TOP = 100
 
@@ -118,7 +118,7 @@ def trained(name: str, bits: int, train, args: argparse.Namespace) -> tuple[kera
 def recalls(selector: TableSelector, layer: DSlideDense, hidden: tf.Tensor) -> dict[str, float]:
     """Share of the best neurons that are found, with the two budgets."""
     wanted = layer.top_k(hidden, k=min(TOP, layer.units))[0].numpy()
-    counts, bucket_size = selector._counts, selector._sampler.bucket_size
+    counts, bucket_size = selector._settings.counts, selector._settings.bucket_size
     nothing, head = no_labels(hidden), selector._head.numpy()
     step = tf.constant(0, tf.int64)
     found = {

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_dslide import samplers
+from tf_dslide import samplers, selectors
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveLogits, ActiveSet
 from tf_dslide.layers import HashedLayer
@@ -138,7 +138,7 @@ class DSlideHidden(HashedLayer):
         if training:
             # The counter moves first, so that every step has its own random choices.
             at_work.step.assign_add(1)
-        labels = samplers.no_labels(x)
+        labels = selectors.no_labels(x)
         if at_work.selector is None or (self.inference == "all" and not training):
             return ActiveSet(labels, tf.range(self.units))
         # Inside a layer with mixed precision the public values are cast copies.

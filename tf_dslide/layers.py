@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_dslide import lazy, samplers
-from tf_dslide._checks import require_positive
+from tf_dslide import lazy, samplers, selectors
+from tf_dslide._checks import of_format, require_positive
 from tf_dslide._native import ops
 from tf_dslide.constraints import UnitRows
 
@@ -144,14 +144,7 @@ class _RowLayer(keras.layers.Layer):
         Raises:
             ValueError: The configuration was saved in another format.
         """
-        config = dict(config)
-        found = config.pop("format", None)
-        if found != FORMAT:
-            raise ValueError(
-                f"this {cls.__name__} was saved in format {found!r}, but this version of tf_dslide "
-                f"reads format {FORMAT}: load it with the version that saved it"
-            )
-        return cls(**config)
+        return cls(**of_format(cls.__name__, config, FORMAT))
 
 
 def _product(inputs: Any, matrix: Any, bias: Any) -> tf.Tensor:
@@ -292,7 +285,7 @@ class HashedLayer(_RowLayer):
         part = {}
         if self.strategy is not None:
             self._split = self.strategy.split(self, self.units, dim + self.use_bias, True)
-            part = {"part": samplers.Part(self._split.begin, self._split.end)}
+            part = {"part": selectors.Part(self._split.begin, self._split.end)}
         self._add_weights(dim, (self.units, dim), 0)
         with tf.init_scope():
             step = tf.Variable(0, dtype=tf.int64, trainable=False, name="sampler_step")
@@ -304,7 +297,7 @@ class HashedLayer(_RowLayer):
             self._watch_kernel(selector)
         self.built = True
 
-    def _watch_kernel(self, selector: samplers.Selector) -> None:
+    def _watch_kernel(self, selector: selectors.Selector) -> None:
         """Lets the tables follow weights that are replaced rather than trained.
 
         `set_weights`, `load_weights`, a callback that restores the best weights: all end in the

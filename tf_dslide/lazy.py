@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveLogits, ActiveSet, Connections, Csr, Features
-from tf_dslide.samplers import Selection, Selector
+from tf_dslide.selectors import Selection, Selector
 
 _ATTRIBUTE = "_dslide"
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_dslide import lazy
-from tf_dslide._checks import require_positive
+from tf_dslide._checks import of_format, require_positive
 from tf_dslide._native import ops
 from tf_dslide._native.ops import Connections, Csr, Features
 from tf_dslide.data.dataset import Dataset
@@ -273,13 +273,8 @@ class DSlideLinear(keras.layers.Layer):
         Raises:
             ValueError: The configuration was saved in another format.
         """
-        config = dict(config)
-        found, size = config.pop("format", None), config.pop("size", None)
-        if found != FORMAT:
-            raise ValueError(
-                f"this {cls.__name__} was saved in format {found!r}, but this version of tf_dslide "
-                f"reads format {FORMAT}: load it with the version that saved it"
-            )
+        config = of_format(cls.__name__, config, FORMAT)
+        size = config.pop("size", None)
         layer = cls(**config)
         layer._size = tuple(size) if size else None
         return layer

@@ -1,100 +1,28 @@
 """Samplers choose each sample's active set: the neurons that take part in a training step.
 
-A sampler is a small description that can be saved. A layer turns it into a `Selector`, which holds
-what changes during training: hash tables and their schedule.
+A sampler is a small description that can be saved. A layer turns it into a `Selector`.
 """
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_dslide._checks import require_one_of, require_positive
-from tf_dslide._native import ops
-from tf_dslide._native.ops import ActiveSet, Csr, SharedOffsets
 from tf_dslide.hashing import HashFamily, SimHash
-
-
-class Selection(NamedTuple):
-    """The neurons that take part.
-
-    Attributes:
-        active: The active set.
-        offsets: What the loss adds to its logits, `None` for nothing: to those of the rows' own
-            neurons, `(nnz,)`, and to those of the shared ones.
-    """
-
-    active: ActiveSet
-    offsets: tuple[tf.Tensor | None, SharedOffsets | None] = (None, None)
-
-
-def no_labels(x: tf.Tensor) -> Csr:
-    """Labels of the rows of `x` where there are none."""
-    rows = tf.shape(x, tf.int64)[0]
-    return Csr(tf.zeros([rows + 1], tf.int64), tf.zeros([0], tf.int32))
-
-
-class Part(NamedTuple):
-    """The neurons `[begin, end)` of a layer."""
-
-    begin: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        """Number of neurons."""
-        return self.end - self.begin
-
-
-class Counts(NamedTuple):
-    """Neurons of a sample that hashing picks (labels included), those of the head, random ones."""
-
-    hashed: int
-    head: int
-    random: int
-
-
-class Selector:
-    """A sampler at work for one layer."""
-
-    def select(
-        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
-    ) -> Selection:
-        """Chooses neurons.
-
-        Args:
-            x: The layer's input, `(rows, d) float32`.
-            labels: The rows' labels, all of which become active. `None` to predict: then only
-                neurons likely to score high are wanted.
-            kernel: The layer's weights, `(units, d)`.
-            bias: The layer's biases, `(units,)`, or `None`.
-            step: Number of training steps so far, `() int64`.
-
-        Returns:
-            A `Selection`, with the rows' labels among their own neurons.
-        """
-        raise NotImplementedError
-
-    def invalidate(self) -> None:
-        """Says that the weights were replaced: what was derived from them is stale."""
-
-    def rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> None:
-        """Derives from the weights afresh what the choice needs."""
-
-    def get_state(self) -> list[int]:
-        """Counters to be saved with the layer."""
-        return []
-
-    def set_state(self, state: list[int]) -> None:
-        """Restores `get_state`."""
-
-    @property
-    def learned(self) -> dict[str, tf.Variable]:
-        """What was learned from data, by name, to be saved with the layer."""
-        return {}
+from tf_dslide.selectors import (
+    Counts,
+    NothingSelector,
+    Part,
+    RandomSelector,
+    Selector,
+    SharedTableSelector,
+    TableSelector,
+    TableSettings,
+)
 
 
 class Sampler:
@@ -203,6 +131,8 @@ class LshSampler(Sampler):
     >>> layer = DSlideDense(100_000, sampler=sampler)
     """
 
+    _table_selector: type[TableSelector] = TableSelector
+
     def __init__(
         self,
         hash: HashFamily | None = None,
@@ -263,11 +193,6 @@ class LshSampler(Sampler):
             )
         self.rebuild_on_drift = None if rebuild_on_drift is None else float(rebuild_on_drift)
 
-    @property
-    def _least_votes(self) -> int:
-        """Tables that must hold a neuron; 0 to choose those that most hold."""
-        return {"frequency": 0, "union": 1, "threshold": self.threshold}[self.selection]
-
     def counts_of(self, units: int) -> Counts:
         """How the neurons of a sample divide, in a layer of so many."""
         active = min(units, self.active or max(64, min(3000, units // 10)))
@@ -278,11 +203,12 @@ class LshSampler(Sampler):
     def selector(self, units: int, dim: int, part: Part | None = None) -> Selector:
         """Hash tables for one layer or a part of it, empty until they are first needed."""
         if part is not None and part.size == 0:
-            return _NothingSelector()
+            return NothingSelector()
         hash_family = self._hash_family(units, dim)
         if part is None:
-            return self._make_selector(units, hash_family)
-        return self._share(units, part)._make_selector(part.size, hash_family)
+            return self._table_selector(self._table_settings(units), units, hash_family)
+        settings = self._share(units, part)._table_settings(part.size)
+        return self._table_selector(settings, part.size, hash_family)
 
     def _hash_family(self, units: int, dim: int) -> HashFamily:
         """One of the layer's own: what `build` draws depends on the layer."""
@@ -290,8 +216,19 @@ class LshSampler(Sampler):
         result.build(dim, units)
         return result
 
-    def _make_selector(self, units: int, hash_family: HashFamily) -> "TableSelector":
-        return TableSelector(self, units, hash_family)
+    def _table_settings(self, units: int) -> TableSettings:
+        return TableSettings(
+            counts=self.counts_of(units),
+            bucket_size=self.bucket_size,
+            bucket_policy=self.bucket_policy,
+            # 0 chooses those that most tables hold.
+            least_votes={"frequency": 0, "union": 1, "threshold": self.threshold}[self.selection],
+            rebuild_every=self.rebuild_every,
+            rebuild_decay=self.rebuild_decay,
+            rehash_every=self.rehash_every,
+            rebuild_on_drift=self.rebuild_on_drift,
+            seed=self.seed,
+        )
 
     def _share(self, units: int, part: Part) -> "LshSampler":
         active = sum(self.counts_of(units))
@@ -320,251 +257,6 @@ class LshSampler(Sampler):
             "seed": self.seed,
             "rebuild_on_drift": self.rebuild_on_drift,
         }
-
-
-class _NothingSelector(Selector):
-    """For the part of a layer that has no neurons."""
-
-    def select(
-        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
-    ) -> Selection:
-        """Nothing."""
-        return Selection(ActiveSet(no_labels(x), ops.no_neurons()))
-
-
-# Neurons by whose codes drift is judged: with a share p of changed codes, one estimate is off by
-# sqrt(p * (1 - p) / 256) at most, and by less with many tables.
-_DRIFT_SAMPLE = 256
-
-
-class TableSelector(Selector):
-    """Hash tables of one layer's neurons, and when to rebuild them."""
-
-    def __init__(self, sampler: LshSampler, units: int, hash_family: HashFamily) -> None:
-        self._hash = hash_family
-        self._sampler = sampler
-        self._counts = sampler.counts_of(units)
-        self._units = units
-        with tf.init_scope():
-            self._bucket_ptr = tf.Variable(
-                tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
-            )
-            self._neuron_ids = tf.Variable(
-                tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
-            )
-            self._head = tf.Variable(tf.zeros((0,), tf.int32), shape=(None,), trainable=False)
-            self._next_rebuild = tf.Variable(0, dtype=tf.int64, trainable=False)
-            self._rebuilds = tf.Variable(0, dtype=tf.int64, trainable=False)
-            self._stale = tf.Variable(True, trainable=False)
-            if sampler.rehash_every:
-                self._hash.make_redrawable()
-                self._generation = tf.Variable(0, dtype=tf.int64, trainable=False)
-                self._rebuilds_since_draw = tf.Variable(0, dtype=tf.int64, trainable=False)
-            if sampler.rebuild_on_drift is not None:
-                self._sample_codes = tf.Variable(
-                    tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
-                )
-        # Checkpoints save the variables among the attributes.
-        for name, variable in hash_family.variables.items():
-            setattr(self, f"_hash_{name}", variable)
-
-    @property
-    def learned(self) -> dict[str, tf.Variable]:
-        """What the hash family learned."""
-        return {f"hash_{name}": value for name, value in self._hash.variables.items()}
-
-    def select(
-        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
-    ) -> Selection:
-        """Looks the samples up, after a rebuild if one is due."""
-        due = step >= self._next_rebuild
-        seen = None if labels is None else x
-        tf.cond(
-            tf.logical_or(self._stale, due),
-            lambda: self._renew(kernel, bias, step, due, seen),
-            lambda: tf.constant(0, tf.int64),
-        )
-        if labels is None:
-            return self._likely(x)
-        # Without biases there is no head, and chance takes its place.
-        random = self._counts.random + (self._counts.head if bias is None else 0)
-        return self._choose(x, labels, random, step)
-
-    def _likely(self, x: tf.Tensor) -> Selection:
-        """The neurons likely to score high: to predict with, the same at each step."""
-        counts, bucket_size = self._counts, self._sampler.bucket_size
-        # What is missed here nobody finds, and there is no backward pass to pay for.
-        own = self._found(
-            x,
-            no_labels(x),
-            tf.constant(0, tf.int64),
-            hashed=counts.hashed + counts.random,
-            bucket_size=4 * bucket_size,
-            by_code=True,
-        )
-        return Selection(ActiveSet(own, tf.convert_to_tensor(self._head)))
-
-    def _found(
-        self,
-        x: tf.Tensor,
-        labels: Csr,
-        step: tf.Tensor,
-        *,
-        hashed: int,
-        bucket_size: int,
-        least_votes: int = 0,
-        by_code: bool = False,
-    ) -> Csr:
-        """Each row's labels and what its buckets hold."""
-        return ops.select_from_tables(
-            self._hash.query_codes(x),
-            self._bucket_ptr,
-            self._neuron_ids,
-            labels,
-            self._head,
-            step,
-            hashed=hashed,
-            bucket_size=bucket_size,
-            seed=self._sampler.seed,
-            from_start=self._sampler.bucket_policy != "window",
-            least_votes=least_votes,
-            by_code=by_code,
-        )
-
-    def _choose(self, x: tf.Tensor, labels: Csr, random: int, step: tf.Tensor) -> Selection:
-        """The neurons to train, `random` of them by chance."""
-        own = self._found(
-            x,
-            labels,
-            step,
-            hashed=self._counts.hashed,
-            bucket_size=self._sampler.bucket_size,
-            least_votes=self._sampler._least_votes,
-        )
-        return self._with_random(own, self._head, random, step)
-
-    def _with_random(self, own: Csr, fixed: tf.Tensor, random: int, step: tf.Tensor) -> Selection:
-        """Adds neurons by chance to those shared for certain, and what they stand for."""
-        shared, drawn = ops.sample_neurons(
-            step,
-            fixed=fixed,
-            units=self._units,
-            count=random,
-            distribution="uniform",
-            seed=self._sampler.seed,
-        )
-        active = ActiveSet(own, shared)
-        shares = ops.log_shares(active, drawn, self._units)
-        return Selection(active, (None, SharedOffsets(shares, drawn)))
-
-    def _renew(
-        self, kernel: Any, bias: Any, step: tf.Tensor, due: tf.Tensor, x: tf.Tensor | None
-    ) -> tf.Tensor:
-        """Rebuilds, unless nothing but the schedule asks for it and the codes have not drifted."""
-
-        def rebuild() -> tf.Tensor:
-            if self._hash.learns and x is not None:
-                # Weights that were replaced bring what was learned for them.
-                tf.cond(due, lambda: self._learn(x, kernel, bias), lambda: tf.constant(False))
-            return self._rebuild(kernel, bias, step)
-
-        limit = self._sampler.rebuild_on_drift
-        if limit is None:
-            return rebuild()
-        has_to = tf.logical_or(self._stale, tf.equal(self._rebuilds, 0))
-        has_to = tf.cond(has_to, lambda: tf.constant(True), lambda: self._drift(kernel) > limit)
-        return tf.cond(has_to, rebuild, lambda: self._schedule(step))
-
-    def _learn(self, x: tf.Tensor, kernel: Any, bias: Any) -> tf.Tensor:
-        bias = None if bias is None else tf.convert_to_tensor(bias)
-        self._hash.learn(x, tf.convert_to_tensor(kernel), bias)
-        return tf.constant(True)
-
-    def _drift(self, kernel: Any) -> tf.Tensor:
-        """Share of the codes of a sample of neurons that have changed since the last rebuild."""
-        codes = self._hash.codes(tf.gather(tf.convert_to_tensor(kernel), self._sample_ids()))
-        changed = tf.not_equal(codes, tf.convert_to_tensor(self._sample_codes))
-        return tf.reduce_mean(tf.cast(changed, tf.float32))
-
-    def _sample_ids(self) -> np.ndarray:
-        """The neurons by which drift is judged."""
-        rng = np.random.default_rng([abs(self._sampler.seed), self._units])
-        count = min(self._units, _DRIFT_SAMPLE)
-        return np.sort(rng.choice(self._units, count, replace=False)).astype(np.int32)
-
-    def _rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> tf.Tensor:
-        if self._sampler.rehash_every:
-            self._redraw_if_due(step)
-        codes = self._hash.codes(tf.convert_to_tensor(kernel))
-        bucket_ptr, neuron_ids = ops.build_tables(codes, self._hash.buckets)
-        if self._sampler.bucket_policy != "window":
-            neuron_ids = ops.arrange_buckets(
-                bucket_ptr,
-                neuron_ids,
-                self._rebuilds,
-                policy=self._sampler.bucket_policy,
-                seed=self._sampler.seed,
-            )
-        self._bucket_ptr.assign(bucket_ptr)
-        self._neuron_ids.assign(neuron_ids)
-        if self._sampler.rebuild_on_drift is not None:
-            self._sample_codes.assign(tf.gather(codes, self._sample_ids()))
-        if bias is not None:
-            head = tf.math.top_k(tf.convert_to_tensor(bias), self._counts.head).indices
-            self._head.assign(tf.sort(head))
-        self._stale.assign(False)
-        self._schedule(step)
-        return self._rebuilds.assign_add(1)
-
-    def _schedule(self, step: tf.Tensor) -> tf.Tensor:
-        """Sets the next rebuild, or the next look at drift."""
-        interval = self._sampler.rebuild_every * tf.exp(
-            self._sampler.rebuild_decay * tf.cast(self._rebuilds, tf.float32)
-        )
-        # An interval past any training's length would not fit the counter.
-        steps = tf.cast(tf.minimum(interval, 1e12), tf.int64)
-        return self._next_rebuild.assign(step + tf.maximum(steps, 1))
-
-    def _redraw_if_due(self, step: tf.Tensor) -> None:
-        # Only what the schedule brings counts: a training that was saved and loaded draws when the
-        # one that was not does, and so do all ranks.
-        scheduled = tf.logical_and(self._rebuilds > 0, step >= self._next_rebuild)
-        since = self._rebuilds_since_draw.assign_add(tf.cast(scheduled, tf.int64))
-        tf.cond(since >= self._sampler.rehash_every, self._redraw, lambda: tf.constant(0, tf.int64))
-
-    def _redraw(self) -> tf.Tensor:
-        self._rebuilds_since_draw.assign(0)
-        self._hash.redraw(self._generation + 1)
-        return self._generation.assign_add(1)
-
-    def rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> None:
-        """Hashes all neurons now."""
-        self._rebuild(kernel, bias, tf.convert_to_tensor(step))
-
-    def invalidate(self) -> None:
-        """Lets the next use rebuild."""
-        self._stale.assign(True)
-
-    def get_state(self) -> list[int]:
-        """When the next rebuild is due, and how many there were.
-
-        With `rehash_every`, the generation of hash functions too, and the rebuilds it has seen.
-        """
-        state = [int(self._next_rebuild), int(self._rebuilds)]
-        if self._sampler.rehash_every:
-            state += [int(self._generation), int(self._rebuilds_since_draw)]
-        return state
-
-    def set_state(self, state: list[int]) -> None:
-        """Restores the schedule; the tables are rebuilt from the weights."""
-        self._next_rebuild.assign(state[0])
-        self._rebuilds.assign(state[1])
-        if self._sampler.rehash_every:
-            # A sampler without `rehash_every`, which saved two numbers, has the first generation.
-            generation, since = state[2:] or (0, 0)
-            self._generation.assign(generation)
-            self._rebuilds_since_draw.assign(since)
-            self._hash.redraw(generation)
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
@@ -602,28 +294,7 @@ class SharedLshSampler(LshSampler):
     >>> layer = DSlideDense(100_000, sampler=SharedLshSampler(active=4096))
     """
 
-    def _make_selector(self, units: int, hash_family: HashFamily) -> TableSelector:
-        return _SharedTableSelector(self, units, hash_family)
-
-
-class _SharedTableSelector(TableSelector):
-    """Tables that a batch asks together."""
-
-    def _choose(self, x: tf.Tensor, labels: Csr, random: int, step: tf.Tensor) -> Selection:
-        given, _ = tf.unique(tf.sort(tf.concat([self._head, labels.ids], axis=0)))
-        fixed = ops.select_for_batch(
-            self._hash.query_codes(x),
-            self._bucket_ptr,
-            self._neuron_ids,
-            given,
-            step,
-            hashed=self._counts.hashed,
-            bucket_size=self._sampler.bucket_size,
-            seed=self._sampler.seed,
-            from_start=self._sampler.bucket_policy != "window",
-            least_votes=self._sampler._least_votes,
-        )
-        return self._with_random(labels, fixed, random, step)
+    _table_selector = SharedTableSelector
 
 
 class _SampledSoftmax(Sampler):
@@ -638,7 +309,7 @@ class _SampledSoftmax(Sampler):
 
     def selector(self, units: int, dim: int, part: Part | None = None) -> Selector:
         """The sampler at work."""
-        return _RandomSelector(self, units, part or Part(0, units))
+        return RandomSelector(self, units, part or Part(0, units))
 
     def log_expected_count(self, ids: tf.Tensor, units: int) -> tf.Tensor:
         """Logarithm of the expected number of times that each id is drawn in a step."""
@@ -651,38 +322,6 @@ class _SampledSoftmax(Sampler):
             "correction": self.correction,
             "seed": self.seed,
         }
-
-
-class _RandomSelector(Selector):
-    def __init__(self, sampler: _SampledSoftmax, units: int, part: Part) -> None:
-        self._sampler = sampler
-        self._units = units
-        self._part = part
-
-    def select(
-        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
-    ) -> Selection:
-        """Draws once for the batch and adds each row's labels."""
-        drawn, _ = ops.sample_neurons(
-            step,
-            units=self._units,
-            count=self._sampler.num_sampled,
-            distribution=self._sampler.distribution,
-            seed=self._sampler.seed,
-        )
-        # The parts of a layer draw the same neurons, and each takes those that it has.
-        begin, end = self._part
-        edges = tf.searchsorted(drawn, [begin, end])
-        drawn = drawn[edges[0] : edges[1]] - begin
-        own = no_labels(x) if labels is None else labels
-        active = ActiveSet(own, drawn)
-        if not self._sampler.correction:
-            return Selection(active)
-        own_log, drawn_log = (
-            self._sampler.log_expected_count(ids + begin, self._units) for ids in (own.ids, drawn)
-        )
-        every_row = tf.ones(tf.shape(own.row_splits)[:1] - 1)
-        return Selection(active, (-own_log, SharedOffsets(every_row, -drawn_log)))
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")

@@ -109,6 +109,9 @@ class Votes {
 thread_local std::vector<Votes::Neuron> Votes::all_;
 thread_local std::vector<int32_t> Votes::all_touched_;
 
+// A neuron among others: one whose logit is no number comes last.
+Scored Ranked(float logit, int32_t neuron) { return {std::isnan(logit) ? kLowest : logit, neuron}; }
+
 // Slabs of rows, each worked at by one thread, whose results are joined in order.
 Slabs RowSlabs(int64_t rows) { return Slabs(rows, 32); }
 
@@ -224,7 +227,7 @@ class Activator {
     Scored worst = {kLowest, std::numeric_limits<int32_t>::max()};
     for (int32_t neuron : votes_.touched()) {
       const float logit = votes_.score(neuron) + connections_.bias_of(neuron);
-      const Scored candidate = {std::isnan(logit) ? kLowest : logit, neuron};
+      const Scored candidate = Ranked(logit, neuron);
       if (!Before(candidate, worst) || votes_.PlaceOf(neuron) == 0) continue;
       best_.push_back(candidate);
       if (static_cast<int64_t>(best_.size()) == 2 * count_ + 64) worst = KeepBest();
@@ -389,8 +392,8 @@ class Resting {
 std::vector<Scored> LargestBiases(const Connections& connections, int64_t count) {
   std::vector<Scored> all(connections.units);
   for (int64_t n = 0; n < connections.units; ++n) {
-    const float bias = connections.bias_of(static_cast<int32_t>(n));
-    all[n] = {std::isnan(bias) ? kLowest : bias, static_cast<int32_t>(n)};
+    const int32_t neuron = static_cast<int32_t>(n);
+    all[n] = Ranked(connections.bias_of(neuron), neuron);
   }
   const auto end = all.begin() + std::min(count, connections.units);
   std::nth_element(all.begin(), end, all.end(), Before);
@@ -411,8 +414,7 @@ void BestOfRow(const Votes& votes, const Connections& connections,
                const std::vector<Scored>& resting, int64_t k, int32_t* ids, float* scores) {
   std::vector<Scored> best;
   for (int32_t n : votes.touched()) {
-    const float logit = votes.score(n) + connections.bias_of(n);
-    best.push_back({std::isnan(logit) ? kLowest : logit, n});
+    best.push_back(Ranked(votes.score(n) + connections.bias_of(n), n));
   }
   int64_t taken = 0;
   for (auto r = resting.begin(); r != resting.end() && taken < k; ++r) {

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_dslide import AllNeurons, DSlideDense
-from tf_dslide.samplers import Selection
+from tf_dslide.selectors import Selection
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -34,7 +34,7 @@ from tf_dslide import (
     SparseAdam,
     SparseDense,
     UniformSampler,
-    samplers,
+    selectors,
 )
 from tf_dslide.labels import to_csr
 
@@ -208,10 +208,10 @@ class FrozenSet(tf_dslide.Sampler):
     def selector(self, units, dim):
         ids = self.ids
 
-        class Frozen(samplers.Selector):
+        class Frozen(selectors.Selector):
             def select(self, x, labels, kernel, bias, step):
-                active = samplers.ActiveSet(labels, tf.constant(ids, tf.int32))
-                return samplers.Selection(active)
+                active = selectors.ActiveSet(labels, tf.constant(ids, tf.int32))
+                return selectors.Selection(active)
 
         return Frozen()
 

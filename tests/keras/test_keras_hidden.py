@@ -21,7 +21,7 @@ from tf_dslide import (
     SparseAdam,
     SparseDense,
     UniformSampler,
-    samplers,
+    selectors,
 )
 
 SHAPES = [(1, 1, 1), (2, 1, 3), (5, 7, 4), (31, 9, 8), (33, 8, 1), (129, 31, 17), (300, 130, 33)]
@@ -119,7 +119,7 @@ def test_outputs_and_gradients_are_those_of_the_active_neurons(name, activation,
     # The same step's choice again: it depends on the seed and the step's number alone.
     at_work = layer._at_work
     own, shared = at_work.selector.select(
-        x, samplers.no_labels(x), layer.kernel, layer.bias, at_work.step
+        x, selectors.no_labels(x), layer.kernel, layer.bias, at_work.step
     ).active
     active = np.zeros((rows, units), "float32")
     active[:, shared.numpy()] = 1
@@ -151,11 +151,11 @@ class FrozenSet(tf_dslide.Sampler):
     """Always the same neurons: some for each row, and some for all."""
 
     def selector(self, units, dim):
-        class Frozen(samplers.Selector):
+        class Frozen(selectors.Selector):
             def select(self, x, labels, kernel, bias, step):
                 splits = tf.constant([0, 2, 2, 5], tf.int64)
-                own = samplers.Csr(splits, tf.constant([1, 4, 0, 4, 6]))
-                return samplers.Selection(samplers.ActiveSet(own, tf.constant([2, 4])))
+                own = selectors.Csr(splits, tf.constant([1, 4, 0, 4, 6]))
+                return selectors.Selection(selectors.ActiveSet(own, tf.constant([2, 4])))
 
         return Frozen()
 
@@ -272,7 +272,7 @@ def test_only_active_rows_move(optimizer):
         x = model.layers[0](sparse)
         step = hidden._at_work.step
         own, shared = hidden._at_work.selector.select(
-            x, samplers.no_labels(x), hidden.kernel, hidden.bias, step + 1
+            x, selectors.no_labels(x), hidden.kernel, hidden.bias, step + 1
         ).active
         assert shared.shape == (0,)
         seen = np.unique(own.ids)
@@ -448,7 +448,7 @@ class FrozenNothing(tf_dslide.Sampler):
     """No neuron at all."""
 
     def selector(self, units, dim):
-        return samplers._NothingSelector()
+        return selectors.NothingSelector()
 
 
 def test_run_eagerly_functional_and_batches_of_one():

@@ -24,6 +24,7 @@ from tf_dslide import (
     SparseAdam,
     UniformSampler,
     samplers,
+    selectors,
 )
 from tf_dslide.labels import to_csr
 
@@ -48,7 +49,7 @@ def select(
     units: int = UNITS,
     kernel: np.ndarray | None = None,
     bias: np.ndarray | None = None,
-) -> samplers.Selection:
+) -> selectors.Selection:
     """What a layer with these weights chooses."""
     layer = DSlideDense(units, sampler=sampler)
     layer.build((None, x.shape[1]))

@@ -20,7 +20,7 @@ from tf_dslide import (
     SlideCrossentropy,
     SparseAdam,
 )
-from tf_dslide.samplers import Part, no_labels
+from tf_dslide.selectors import Part, no_labels
 
 UNITS, DIM, ROWS = 120, 6, 8
 

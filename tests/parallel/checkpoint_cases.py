@@ -171,5 +171,4 @@ def require_state(model: keras.Model, wanted: Sequence[np.ndarray]) -> None:
 
 def tables_of(model: keras.Model) -> dict[str, np.ndarray]:
     selector = model.layers[-1]._at_work.selector
-    names = ("_bucket_ptr", "_neuron_ids", "_head", "_stale", "_next_rebuild", "_rebuilds")
-    return {name: getattr(selector, name).numpy() for name in names}
+    return {name: variable.numpy() for name, variable in selector.variables.items()}

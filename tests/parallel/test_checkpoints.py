@@ -117,7 +117,7 @@ def test_a_training_goes_on_exactly(name, tmp_path):
     if name == "lsh":
         # The tables are those of earlier weights, so that building them now would not do.
         before = tables_of(first)
-        assert not before["_stale"]
+        assert not before["stale"]
         first.layers[-1].rebuild()
         assert (before["_neuron_ids"] != tables_of(first)["_neuron_ids"]).any()
         run_python(FRESH, name, tmp_path / "a", tmp_path / "fresh.npz")
@@ -186,8 +186,8 @@ def test_another_sampler_takes_the_weights_and_builds_its_own_tables(tmp_path):
         at_work = other.layers[-1]._at_work
         assert int(at_work.step) == 10
         if isinstance(sampler, LshSampler):
-            assert tables_of(other)["_stale"]
-            assert tables_of(other)["_rebuilds"] == tables_of(model)["_rebuilds"]
+            assert tables_of(other)["stale"]
+            assert tables_of(other)["rebuilds"] == tables_of(model)["rebuilds"]
 
 
 def test_a_model_without_optimizer_takes_the_weights(tmp_path):
@@ -305,7 +305,7 @@ def load_and_save(parts, old, new, wanted):
     assert progress == [{"epoch": 4}] * len(parts.models)
     for model in parts.models:
         require_state(model, wanted)
-        assert tables_of(model)["_stale"]
+        assert tables_of(model)["stale"]
     parts.succeed(lambda m, s: save_checkpoint(new, m, s, {"epoch": 4}))
 
 
@@ -342,10 +342,10 @@ def test_the_same_ranks_keep_their_tables_and_others_build_new_ones(tmp_path):
     for found, wanted in zip(same.models, parts.models, strict=True):
         for name, value in tables_of(wanted).items():
             np.testing.assert_array_equal(tables_of(found)[name], value)
-        assert not tables_of(found)["_stale"]
+        assert not tables_of(found)["stale"]
     for model in (*shifted.models, *more.models):
-        assert tables_of(model)["_stale"]
-        assert tables_of(model)["_rebuilds"] == 1
+        assert tables_of(model)["stale"]
+        assert tables_of(model)["rebuilds"] == 1
 
 
 def test_what_rank_0_learned_serves_other_numbers_of_ranks(tmp_path):

@@ -445,12 +445,8 @@ class _SamplerEntry:
     @property
     def variables(self) -> dict[str, tf.Variable]:
         """Tables, their schedule, and whether they are stale, by name in the files."""
-        kept = {} if self.selector is None else vars(self.selector)
-        return {
-            f"{self.key}/{name.strip('_')}": variable
-            for name, variable in kept.items()
-            if isinstance(variable, tf.Variable)
-        }
+        kept = {} if self.selector is None else self.selector.variables
+        return {f"{self.key}/{name}": variable for name, variable in kept.items()}
 
     @property
     def learned(self) -> dict[str, tf.Variable]:

@@ -27,6 +27,7 @@ from tf_dslide import (
     UniformSampler,
     lazy,
     samplers,
+    selectors,
 )
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveSet, Csr
@@ -47,9 +48,9 @@ class Tables(samplers.Sampler):
         return TablesSelector(self.sampler, units, dim, sharding.equal_ranges(units, self.ranks))
 
 
-class TablesSelector(samplers.Selector):
+class TablesSelector(selectors.Selector):
     def __init__(self, sampler, units, dim, ranges):
-        self.parts = [samplers.Part(*edges) for edges in ranges]
+        self.parts = [selectors.Part(*edges) for edges in ranges]
         self.selectors = [sampler.selector(units, dim, part) for part in self.parts]
 
     def select(self, x, labels, kernel, bias, step):
@@ -85,7 +86,7 @@ def joined(chosen, parts, rows):
         for c in chosen
     ]
     active = ActiveSet(Csr(own.row_splits, tf.cast(own.values, tf.int32)), shared)
-    return samplers.Selection(active, (None, tf.concat(matrix, axis=1)))
+    return selectors.Selection(active, (None, tf.concat(matrix, axis=1)))
 
 
 softmax_crossentropy = ops.softmax_crossentropy

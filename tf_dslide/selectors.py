@@ -1,0 +1,517 @@
+"""Samplers at work: what a layer holds to choose each sample's active set.
+
+A `Selector` has what changes in training: hash tables, when they are rebuilt, what was learned.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from tf_dslide._native import ops
+from tf_dslide._native.ops import ActiveSet, Csr, SharedOffsets
+from tf_dslide.hashing import HashFamily
+
+
+class Selection(NamedTuple):
+    """The neurons that take part.
+
+    Attributes:
+        active: The active set.
+        offsets: What the loss adds to its logits, `None` for nothing: to those of the rows' own
+            neurons, `(nnz,)`, and to those of the shared ones.
+    """
+
+    active: ActiveSet
+    offsets: tuple[tf.Tensor | None, SharedOffsets | None] = (None, None)
+
+
+def no_labels(x: tf.Tensor) -> Csr:
+    """Labels of the rows of `x` where there are none."""
+    rows = tf.shape(x, tf.int64)[0]
+    return Csr(tf.zeros([rows + 1], tf.int64), tf.zeros([0], tf.int32))
+
+
+class Part(NamedTuple):
+    """The neurons `[begin, end)` of a layer."""
+
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Number of neurons."""
+        return self.end - self.begin
+
+
+class Counts(NamedTuple):
+    """Neurons of a sample that hashing picks (labels included), those of the head, random ones."""
+
+    hashed: int
+    head: int
+    random: int
+
+
+class Selector:
+    """A sampler at work for one layer."""
+
+    def select(
+        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
+    ) -> Selection:
+        """Chooses neurons.
+
+        Args:
+            x: The layer's input, `(rows, d) float32`.
+            labels: The rows' labels, all of which become active. `None` to predict: then only
+                neurons likely to score high are wanted.
+            kernel: The layer's weights, `(units, d)`.
+            bias: The layer's biases, `(units,)`, or `None`.
+            step: Number of training steps so far, `() int64`.
+
+        Returns:
+            A `Selection`, with the rows' labels among their own neurons.
+        """
+        raise NotImplementedError
+
+    def invalidate(self) -> None:
+        """Says that the weights were replaced: what was derived from them is stale."""
+
+    def rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> None:
+        """Derives from the weights afresh what the choice needs."""
+
+    def get_state(self) -> list[int]:
+        """Counters to be saved with the layer."""
+        return []
+
+    def set_state(self, state: list[int]) -> None:
+        """Restores `get_state`."""
+
+    @property
+    def learned(self) -> dict[str, tf.Variable]:
+        """What was learned from data, by name, to be saved with the layer."""
+        return {}
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """All that changes in training, by name, for a checkpoint to go on from exactly."""
+        return {}
+
+
+class NothingSelector(Selector):
+    """For the part of a layer that has no neurons."""
+
+    def select(
+        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
+    ) -> Selection:
+        """Nothing."""
+        return Selection(ActiveSet(no_labels(x), ops.no_neurons()))
+
+
+class TableSettings(NamedTuple):
+    """What a sampler says of its tables.
+
+    Attributes:
+        counts: How the neurons of a sample divide.
+        bucket_size: Neurons taken from one bucket at most; four times as many to predict.
+        bucket_policy: What a long bucket gives.
+        least_votes: Tables that must hold a neuron; 0 to choose those that most hold.
+        rebuild_every: Steps until the first rebuild.
+        rebuild_decay: Growth of the interval.
+        rehash_every: Rebuilds of the schedule between draws of hash functions, or `None`.
+        rebuild_on_drift: Share of changed codes without which nothing is rebuilt, or `None`.
+        seed: Of all draws.
+    """
+
+    counts: Counts
+    bucket_size: int
+    bucket_policy: str
+    least_votes: int
+    rebuild_every: int
+    rebuild_decay: float
+    rehash_every: int | None
+    rebuild_on_drift: float | None
+    seed: int
+
+
+class Schedule:
+    """When tables are rebuilt: at intervals that grow, and when the weights were replaced.
+
+    Args:
+        every: Steps until the first rebuild.
+        decay: Growth of the interval with each.
+
+    Attributes:
+        next: The step of the next rebuild, or look at drift.
+        rebuilds: How many there were.
+        stale: Whether the tables belong to weights that were replaced.
+    """
+
+    def __init__(self, every: int, decay: float) -> None:
+        self._every, self._decay = every, decay
+        with tf.init_scope():
+            self.next = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.rebuilds = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.stale = tf.Variable(True, trainable=False)
+
+    def due(self, step: tf.Tensor) -> tf.Tensor:
+        """Whether the interval is over."""
+        return step >= self.next
+
+    def must(self) -> tf.Tensor:
+        """Whether the tables cannot be used as they are."""
+        return tf.logical_or(self.stale, tf.equal(self.rebuilds, 0))
+
+    def wait(self, step: tf.Tensor) -> tf.Tensor:
+        """Begins the next interval."""
+        interval = self._every * tf.exp(self._decay * tf.cast(self.rebuilds, tf.float32))
+        # An interval past any training's length would not fit the counter.
+        steps = tf.cast(tf.minimum(interval, 1e12), tf.int64)
+        return self.next.assign(step + tf.maximum(steps, 1))
+
+    def rebuilt(self, step: tf.Tensor) -> tf.Tensor:
+        """Notes a rebuild."""
+        self.stale.assign(False)
+        self.wait(step)
+        return self.rebuilds.assign_add(1)
+
+
+class Redraws:
+    """New hash functions at every so many rebuilds of the schedule.
+
+    Args:
+        every: How many.
+        hash_family: What draws them.
+    """
+
+    def __init__(self, every: int, hash_family: HashFamily) -> None:
+        self._every, self._hash = every, hash_family
+        hash_family.make_redrawable()
+        with tf.init_scope():
+            self.generation = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.since = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def note(self, scheduled: tf.Tensor) -> None:
+        """Counts a rebuild, if the schedule brought it, and draws if it is time.
+
+        Only what the schedule brings counts: a training that was saved and loaded draws when the
+        one that was not does, and so do all ranks.
+        """
+        since = self.since.assign_add(tf.cast(scheduled, tf.int64))
+        tf.cond(since >= self._every, self._draw, lambda: tf.constant(0, tf.int64))
+
+    def _draw(self) -> tf.Tensor:
+        self.since.assign(0)
+        self._hash.redraw(self.generation + 1)
+        return self.generation.assign_add(1)
+
+    def restore(self, generation: int, since: int) -> None:
+        """Draws a generation again."""
+        self.generation.assign(generation)
+        self.since.assign(since)
+        self._hash.redraw(generation)
+
+
+# Neurons by whose codes drift is judged: with a share p of changed codes, one estimate is off by
+# sqrt(p * (1 - p) / 256) at most, and by less with many tables.
+_DRIFT_SAMPLE = 256
+
+
+class Drift:
+    """How far codes have changed since the tables were built, judged by some neurons.
+
+    Args:
+        hash_family: What makes the codes.
+        units: Neurons of the layer.
+        seed: Decides which are looked at.
+    """
+
+    def __init__(self, hash_family: HashFamily, units: int, seed: int) -> None:
+        self._hash = hash_family
+        rng = np.random.default_rng([abs(seed), units])
+        chosen = rng.choice(units, min(units, _DRIFT_SAMPLE), replace=False)
+        self._ids = np.sort(chosen).astype(np.int32)
+        with tf.init_scope():
+            self.codes = tf.Variable(
+                tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
+            )
+
+    def note(self, codes: tf.Tensor) -> None:
+        """Keeps the codes `(units, tables)` that tables are built of."""
+        self.codes.assign(tf.gather(codes, self._ids))
+
+    def share(self, kernel: Any) -> tf.Tensor:
+        """The share of codes that are others now."""
+        codes = self._hash.codes(tf.gather(tf.convert_to_tensor(kernel), self._ids))
+        changed = tf.not_equal(codes, tf.convert_to_tensor(self.codes))
+        return tf.reduce_mean(tf.cast(changed, tf.float32))
+
+
+class TableSelector(Selector):
+    """Hash tables of one layer's neurons, and when to rebuild them."""
+
+    def __init__(self, settings: TableSettings, units: int, hash_family: HashFamily) -> None:
+        self._hash = hash_family
+        self._settings = settings
+        self._units = units
+        with tf.init_scope():
+            self._bucket_ptr = tf.Variable(
+                tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
+            )
+            self._neuron_ids = tf.Variable(
+                tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
+            )
+            self._head = tf.Variable(tf.zeros((0,), tf.int32), shape=(None,), trainable=False)
+        self._schedule = Schedule(settings.rebuild_every, settings.rebuild_decay)
+        self._redraws = self._drift = None
+        if settings.rehash_every is not None:
+            self._redraws = Redraws(settings.rehash_every, hash_family)
+        if settings.rebuild_on_drift is not None:
+            self._drift = Drift(hash_family, units, settings.seed)
+
+    @property
+    def learned(self) -> dict[str, tf.Variable]:
+        """What the hash family learned."""
+        return {f"hash_{name}": value for name, value in self._hash.variables.items()}
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """Tables, their schedule, and what was learned."""
+        kept = {
+            "bucket_ptr": self._bucket_ptr,
+            "neuron_ids": self._neuron_ids,
+            "head": self._head,
+            "next_rebuild": self._schedule.next,
+            "rebuilds": self._schedule.rebuilds,
+            "stale": self._schedule.stale,
+            **self.learned,
+        }
+        if self._redraws is not None:
+            kept["generation"] = self._redraws.generation
+            kept["rebuilds_since_draw"] = self._redraws.since
+        if self._drift is not None:
+            kept["sample_codes"] = self._drift.codes
+        return kept
+
+    def select(
+        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
+    ) -> Selection:
+        """Looks the samples up, after a rebuild if one is due."""
+        due = self._schedule.due(step)
+        seen = None if labels is None else x
+        tf.cond(
+            tf.logical_or(self._schedule.stale, due),
+            lambda: self._renew(kernel, bias, step, due, seen),
+            lambda: tf.constant(0, tf.int64),
+        )
+        if labels is None:
+            return self._likely(x)
+        # Without biases there is no head, and chance takes its place.
+        random = self._settings.counts.random + (self._settings.counts.head if bias is None else 0)
+        return self._choose(x, labels, random, step)
+
+    def _likely(self, x: tf.Tensor) -> Selection:
+        """The neurons likely to score high: to predict with, the same at each step."""
+        counts, bucket_size = self._settings.counts, self._settings.bucket_size
+        # What is missed here nobody finds, and there is no backward pass to pay for.
+        own = self._found(
+            x,
+            no_labels(x),
+            tf.constant(0, tf.int64),
+            hashed=counts.hashed + counts.random,
+            bucket_size=4 * bucket_size,
+            by_code=True,
+        )
+        return Selection(ActiveSet(own, tf.convert_to_tensor(self._head)))
+
+    def _found(
+        self,
+        x: tf.Tensor,
+        labels: Csr,
+        step: tf.Tensor,
+        *,
+        hashed: int,
+        bucket_size: int,
+        least_votes: int = 0,
+        by_code: bool = False,
+    ) -> Csr:
+        """Each row's labels and what its buckets hold."""
+        return ops.select_from_tables(
+            self._hash.query_codes(x),
+            self._bucket_ptr,
+            self._neuron_ids,
+            labels,
+            self._head,
+            step,
+            hashed=hashed,
+            bucket_size=bucket_size,
+            seed=self._settings.seed,
+            from_start=self._settings.bucket_policy != "window",
+            least_votes=least_votes,
+            by_code=by_code,
+        )
+
+    def _choose(self, x: tf.Tensor, labels: Csr, random: int, step: tf.Tensor) -> Selection:
+        """The neurons to train, `random` of them by chance."""
+        own = self._found(
+            x,
+            labels,
+            step,
+            hashed=self._settings.counts.hashed,
+            bucket_size=self._settings.bucket_size,
+            least_votes=self._settings.least_votes,
+        )
+        return self._with_random(own, self._head, random, step)
+
+    def _with_random(self, own: Csr, fixed: tf.Tensor, random: int, step: tf.Tensor) -> Selection:
+        """Adds neurons by chance to those shared for certain, and what they stand for."""
+        shared, drawn = ops.sample_neurons(
+            step,
+            fixed=fixed,
+            units=self._units,
+            count=random,
+            distribution="uniform",
+            seed=self._settings.seed,
+        )
+        active = ActiveSet(own, shared)
+        shares = ops.log_shares(active, drawn, self._units)
+        return Selection(active, (None, SharedOffsets(shares, drawn)))
+
+    def _renew(
+        self, kernel: Any, bias: Any, step: tf.Tensor, due: tf.Tensor, x: tf.Tensor | None
+    ) -> tf.Tensor:
+        """Rebuilds, unless nothing but the schedule asks for it and the codes have not drifted."""
+
+        def rebuild() -> tf.Tensor:
+            if self._hash.learns and x is not None:
+                # Weights that were replaced bring what was learned for them.
+                tf.cond(due, lambda: self._learn(x, kernel, bias), lambda: tf.constant(False))
+            return self._rebuild(kernel, bias, step)
+
+        if self._drift is None:
+            return rebuild()
+        drift, limit = self._drift, self._settings.rebuild_on_drift
+        must = self._schedule.must()
+        must = tf.cond(must, lambda: tf.constant(True), lambda: drift.share(kernel) > limit)
+        return tf.cond(must, rebuild, lambda: self._schedule.wait(step))
+
+    def _learn(self, x: tf.Tensor, kernel: Any, bias: Any) -> tf.Tensor:
+        bias = None if bias is None else tf.convert_to_tensor(bias)
+        self._hash.learn(x, tf.convert_to_tensor(kernel), bias)
+        return tf.constant(True)
+
+    def _rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> tf.Tensor:
+        schedule, settings = self._schedule, self._settings
+        if self._redraws is not None:
+            self._redraws.note(tf.logical_and(schedule.rebuilds > 0, schedule.due(step)))
+        codes = self._hash.codes(tf.convert_to_tensor(kernel))
+        bucket_ptr, neuron_ids = ops.build_tables(codes, self._hash.buckets)
+        if settings.bucket_policy != "window":
+            neuron_ids = ops.arrange_buckets(
+                bucket_ptr,
+                neuron_ids,
+                schedule.rebuilds,
+                policy=settings.bucket_policy,
+                seed=settings.seed,
+            )
+        self._bucket_ptr.assign(bucket_ptr)
+        self._neuron_ids.assign(neuron_ids)
+        if self._drift is not None:
+            self._drift.note(codes)
+        if bias is not None:
+            head = tf.math.top_k(tf.convert_to_tensor(bias), settings.counts.head).indices
+            self._head.assign(tf.sort(head))
+        return schedule.rebuilt(step)
+
+    def rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> None:
+        """Hashes all neurons now."""
+        self._rebuild(kernel, bias, tf.convert_to_tensor(step))
+
+    def invalidate(self) -> None:
+        """Lets the next use rebuild."""
+        self._schedule.stale.assign(True)
+
+    def get_state(self) -> list[int]:
+        """When the next rebuild is due, and how many there were.
+
+        With `rehash_every`, the generation of hash functions too, and the rebuilds it has seen.
+        """
+        state = [int(self._schedule.next), int(self._schedule.rebuilds)]
+        if self._redraws is not None:
+            state += [int(self._redraws.generation), int(self._redraws.since)]
+        return state
+
+    def set_state(self, state: list[int]) -> None:
+        """Restores the schedule; the tables are rebuilt from the weights."""
+        self._schedule.next.assign(state[0])
+        self._schedule.rebuilds.assign(state[1])
+        if self._redraws is not None:
+            # A sampler without `rehash_every`, which saved two numbers, has the first generation.
+            generation, since = state[2:] or (0, 0)
+            self._redraws.restore(generation, since)
+
+
+class SharedTableSelector(TableSelector):
+    """Tables that a batch asks together."""
+
+    def _choose(self, x: tf.Tensor, labels: Csr, random: int, step: tf.Tensor) -> Selection:
+        given, _ = tf.unique(tf.sort(tf.concat([self._head, labels.ids], axis=0)))
+        fixed = ops.select_for_batch(
+            self._hash.query_codes(x),
+            self._bucket_ptr,
+            self._neuron_ids,
+            given,
+            step,
+            hashed=self._settings.counts.hashed,
+            bucket_size=self._settings.bucket_size,
+            seed=self._settings.seed,
+            from_start=self._settings.bucket_policy != "window",
+            least_votes=self._settings.least_votes,
+        )
+        return self._with_random(labels, fixed, random, step)
+
+
+class RandomDraws(Protocol):
+    """What a sampler says of its draws."""
+
+    num_sampled: int
+    correction: bool
+    distribution: str
+    seed: int
+
+    def log_expected_count(self, ids: tf.Tensor, units: int) -> tf.Tensor:
+        """Logarithm of the expected number of times that each id is drawn in a step."""
+        ...
+
+
+class RandomSelector(Selector):
+    """Neurons drawn for each step, the same for the whole batch."""
+
+    def __init__(self, sampler: RandomDraws, units: int, part: Part) -> None:
+        self._sampler = sampler
+        self._units = units
+        self._part = part
+
+    def select(
+        self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
+    ) -> Selection:
+        """Draws once for the batch and adds each row's labels."""
+        drawn, _ = ops.sample_neurons(
+            step,
+            units=self._units,
+            count=self._sampler.num_sampled,
+            distribution=self._sampler.distribution,
+            seed=self._sampler.seed,
+        )
+        # The parts of a layer draw the same neurons, and each takes those that it has.
+        begin, end = self._part
+        edges = tf.searchsorted(drawn, [begin, end])
+        drawn = drawn[edges[0] : edges[1]] - begin
+        own = no_labels(x) if labels is None else labels
+        active = ActiveSet(own, drawn)
+        if not self._sampler.correction:
+            return Selection(active)
+        own_log, drawn_log = (
+            self._sampler.log_expected_count(ids + begin, self._units) for ids in (own.ids, drawn)
+        )
+        every_row = tf.ones(tf.shape(own.row_splits)[:1] - 1)
+        return Selection(active, (-own_log, SharedOffsets(every_row, -drawn_log)))
