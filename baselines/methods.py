@@ -55,7 +55,7 @@ _NEGATIVES = {"negatives": "uniform, the batch's labels"}
 
 def _hashed(family: str) -> Kind:
     return Kind(
-        f"D-SLIDE, active sets a sample, {family}",
+        f"D-SLIDE, active sets a sample by {family}",
         ("dslide", "DSlide", "LshSampler", family),
         True,
         settings={**_SPARSE, "negatives": f"LSH ({family}), a sample"},

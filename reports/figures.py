@@ -88,8 +88,10 @@ def _accuracy(records: Sequence[Record], names: dict[str, str], style: dict[str,
     if not shown:
         return Drawn("accuracy", caption, "No run has a measured P@1.", b"")
     counts = sorted({record.run.ranks for record in shown})
-    with drawing(2.7 + 0.22 * len(shown)) as (figure, axes):
-        for record in shown:
+    legend = [fill(_with_status(record, names[record.file]), 42) for record in shown]
+    lines = sum(1 + text.count("\n") for text in legend)
+    with drawing(2.7 + 0.22 * lines) as (figure, axes):
+        for record, label in zip(shown, legend, strict=True):
             points = [m for m in measured(record) if m.train_seconds > 0]
             look = style[record.run.method]
             axes.plot(
@@ -99,10 +101,12 @@ def _accuracy(records: Sequence[Record], names: dict[str, str], style: dict[str,
                 marker=look.marker,
                 markersize=5,
                 linestyle=LINES[counts.index(record.run.ranks) % len(LINES)],
-                label=fill(_with_status(record, names[record.file]), 42),
+                label=label,
             )
         axes.set(xscale="log", xlabel="training time, seconds, logarithmic", ylabel="P@1, %")
-        axes.set_ylim(bottom=0)
+        lowest, highest = axes.dataLim.intervaly
+        if lowest < highest / 2:
+            axes.set_ylim(bottom=0)
         _plain_ticks(axes.xaxis)
         figure.legend(loc="outside lower left", frameon=False, handlelength=2.6)
         text = "; ".join(

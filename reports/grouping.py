@@ -18,6 +18,12 @@ TITLES = {
     "tf-sampled": "TensorFlow sampled",
     "tf-rowadam": "TensorFlow sampled, row Adam",
     "omikuji": "Omikuji",
+    "dslide-all": "D-SLIDE, all neurons",
+    "dslide-uniform": "D-SLIDE, uniform",
+    "dslide-learned": "D-SLIDE, LSH, Learned",
+    "dslide-wta": "D-SLIDE, LSH, WTA",
+    "dslide-dwta": "D-SLIDE, LSH, DWTA",
+    "dslide-minhash": "D-SLIDE, LSH, MinHash",
 }
 
 

@@ -76,7 +76,7 @@ class DSlideLinear(keras.layers.Layer):
         self,
         units: int,
         active: int = 50,
-        connections: int = 300,
+        connections: int = 1000,
         scale: float = 7.0,
         smoothing: float = 3.0,
         use_bias: bool = True,

@@ -19,7 +19,7 @@ CASES = {
         "lsh",
         "shared lsh",
     ],
-    3: ["all neurons", "corrected", "lsh, new functions"],
+    3: ["all neurons", "corrected", "lsh, new functions", "lsh, learned"],
     4: ["few units", "few units, lsh", "lsh, hashed only"],
 }
 
