@@ -321,6 +321,13 @@ def main(
     raise typer.Exit(compare(settings, ranks, hosts))
 
 
+def application() -> typer.Typer:
+    """The command line; its context's `obj` are the hosts of the ranks it was started on."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    return app
+
+
 def start(hosts: Sequence[str]) -> None:
     """Runs the command line.
 
@@ -330,6 +337,4 @@ def start(hosts: Sequence[str]) -> None:
     # Whoever ends this program ends its jobs too, and keeps what they measured.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(main)
-    app(obj=hosts, prog_name="compare.py")
+    application()(obj=hosts, prog_name="compare.py")

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from baselines.command import chosen_methods, chosen_rates
+from baselines.command import application, chosen_methods, chosen_rates
 from baselines.dslide import sampler_of
 from baselines.methods import GROUPS, METHODS
 from baselines.task import Task
@@ -183,10 +184,11 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
     ],
 )
 def test_bad_options(tmp_path, options, message):
-    status, output = compare(tmp_path / "runs", *options)
-    assert status == 2
+    words = ["--out", str(tmp_path / "runs"), *options]
+    result = CliRunner().invoke(application(), words, obj=["here"])
+    assert result.exit_code == 2
     # Long messages are wrapped in a box.
-    assert message in " ".join(output.replace("│", " ").split())
+    assert message in " ".join(result.stderr.replace("│", " ").split())
     assert not (tmp_path / "runs").exists()
 
 

@@ -119,7 +119,7 @@ def test_a_training_goes_on_exactly(name, tmp_path):
         before = tables_of(first)
         assert not before["stale"]
         first.layers[-1].rebuild()
-        assert (before["_neuron_ids"] != tables_of(first)["_neuron_ids"]).any()
+        assert (before["neuron_ids"] != tables_of(first)["neuron_ids"]).any()
         run_python(FRESH, name, tmp_path / "a", tmp_path / "fresh.npz")
         fresh = np.load(tmp_path / "fresh.npz")
         assert fresh["losses"].tolist() == losses[2:]

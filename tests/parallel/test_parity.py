@@ -10,17 +10,15 @@ CASES = {
     1: ["all neurons"],
     2: [
         "all neurons",
-        "tanh",
         "layers between",
-        "dense input",
         "many layers",
         "stock loss",
         "uniform",
         "lsh",
         "shared lsh",
     ],
-    3: ["all neurons", "corrected", "lsh, new functions", "lsh, learned"],
-    4: ["few units", "few units, lsh", "lsh, hashed only"],
+    3: ["corrected", "lsh, new functions", "lsh, learned"],
+    4: ["few units, lsh", "lsh, hashed only"],
 }
 
 

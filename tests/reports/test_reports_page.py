@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from reports.__main__ import app
 from reports.beside import beside_table
 from reports.figures import draw
+from reports.grouping import TITLES
 from reports.published import PUBLISHED
 from reports.reading import read_runs
 from reports.style import looks
@@ -267,9 +268,12 @@ def test_a_gpu_figure_is_compared_with_runs_on_that_gpu_alone(tmp_path):
 def test_methods_look_different_and_the_same_in_every_figure():
     records = read_runs([RUNS])[0]
     style = looks(records)
-    assert len({look.colour for look in style.values()}) == len(style)
-    assert len({look.marker for look in style.values()}) == len(style)
-    assert len({look.hatch for look in style.values()}) == len(style)
+    assert len({(look.colour, look.marker) for look in style.values()}) == len(style)
+    assert len({(look.colour, look.hatch) for look in style.values()}) == len(style)
+    # Those that are usually beside each other differ in each respect.
+    usual = [style[method] for method in list(TITLES)[:10]]
+    for alike in zip(*usual, strict=True):
+        assert len(set(alike)) == len(usual)
     assert looks(records[:1])["tf-dense"] == style["tf-dense"]
 
 
