@@ -251,7 +251,8 @@ def test_binary_loss_trains_a_hashed_layer(rng):
     model.compile(SparseAdagrad(0.1), SlideBinaryCrossentropy())
     x = rng.normal(size=(64, 6)).astype(np.float32)
     y = rng.integers(0, UNITS, 64)
-    history = model.fit(x, y, epochs=30, verbose=0).history["loss"]
+    # In one order: Keras shuffles by a seed of its own.
+    history = model.fit(x, y, epochs=30, verbose=0, shuffle=False).history["loss"]
     assert history[-1] < 0.5 * history[0]
 
 
