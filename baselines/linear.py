@@ -18,12 +18,12 @@ class DSlideLinear(StepMethod):
         import keras
 
         import tf_dslide
+        from tf_dslide.linear import usual_optimizer
 
         self._layer = tf_dslide.DSlideLinear(session.train.num_labels)
         self._train = session.train
         self._stream = stream_of(session)
-        accumulator = 0.1 / session.task.batch_size**2
-        self._optimizer = tf_dslide.SparseAdagrad(schedule(session), accumulator, epsilon=1e-12)
+        self._optimizer = usual_optimizer(schedule(session), session.task.batch_size)
         self._loss = tf_dslide.SlideBinaryCrossentropy()
         self._input = keras.Input((session.train.num_features,), sparse=True)
 

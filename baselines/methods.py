@@ -53,44 +53,30 @@ _DENSE = {"optimizer": "Adam, TensorFlow's fused kernel", "prior": "label counts
 _NEGATIVES = {"negatives": "uniform, the batch's labels"}
 
 
+def _network(title: str, negatives: str, *make: str) -> Kind:
+    """D-SLIDE's network with a sampler, and perhaps a hash family."""
+    settings = {**_SPARSE, "negatives": negatives}
+    return Kind(title, ("dslide", "DSlide", *make), True, settings=settings)
+
+
 def _hashed(family: str) -> Kind:
-    return Kind(
-        f"D-SLIDE, active sets a sample by {family}",
-        ("dslide", "DSlide", "LshSampler", family),
-        True,
-        settings={**_SPARSE, "negatives": f"LSH ({family}), a sample"},
-    )
+    title = f"D-SLIDE, active sets a sample by {family}"
+    return _network(title, f"LSH ({family}), a sample", "LshSampler", family)
 
 
 METHODS = {
-    "dslide-lsh": Kind(
-        "D-SLIDE, active sets a sample",
-        ("dslide", "DSlide", "LshSampler"),
-        True,
-        settings={**_SPARSE, "negatives": "LSH (SimHash), a sample"},
+    "dslide-lsh": _network(
+        "D-SLIDE, active sets a sample", "LSH (SimHash), a sample", "LshSampler"
     ),
-    "dslide-shared": Kind(
-        "D-SLIDE, one active set a batch",
-        ("dslide", "DSlide", "SharedLshSampler"),
-        True,
-        settings={**_SPARSE, "negatives": "LSH, the batch, and its labels"},
+    "dslide-shared": _network(
+        "D-SLIDE, one active set a batch", "LSH, the batch, and its labels", "SharedLshSampler"
     ),
     "dslide-wta": _hashed("WTA"),
     "dslide-dwta": _hashed("DWTA"),
     "dslide-minhash": _hashed("MinHash"),
     "dslide-learned": _hashed("Learned"),
-    "dslide-uniform": Kind(
-        "D-SLIDE, uniform negatives",
-        ("dslide", "DSlide", "UniformSampler"),
-        True,
-        settings={**_SPARSE, "negatives": "uniform"},
-    ),
-    "dslide-all": Kind(
-        "D-SLIDE, all neurons",
-        ("dslide", "DSlide", "AllNeurons"),
-        True,
-        settings={**_SPARSE, "negatives": "all"},
-    ),
+    "dslide-uniform": _network("D-SLIDE, uniform negatives", "uniform", "UniformSampler"),
+    "dslide-all": _network("D-SLIDE, all neurons", "all", "AllNeurons"),
     "dslide-linear": Kind(
         "D-SLIDE, linear, features as buckets",
         ("linear", "DSlideLinear"),

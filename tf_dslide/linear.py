@@ -11,6 +11,7 @@ from tf_dslide._checks import of_format, require_positive
 from tf_dslide._native import ops
 from tf_dslide._native.ops import Connections, Csr, Features
 from tf_dslide.data.dataset import Dataset
+from tf_dslide.optimizers import SparseAdagrad
 
 # Raised when the meaning of a saved layer changes; files of another one are then refused.
 FORMAT = 1
@@ -278,6 +279,25 @@ class DSlideLinear(keras.layers.Layer):
         layer = cls(**config)
         layer._size = tuple(size) if size else None
         return layer
+
+
+def usual_optimizer(learning_rate: Any, batch_size: int) -> SparseAdagrad:
+    """The optimizer that suits a `DSlideLinear`.
+
+    A loss is a mean over the batch, so that gradients are as small as the batch is large: the
+    accumulator starts at what a few samples bring, and epsilon is too small to damp them.
+
+    Args:
+        learning_rate: Of the first step, as Keras takes it; 1 is usual, best with decay.
+        batch_size: Samples a step.
+
+    Example:
+    >>> from tf_dslide.linear import usual_optimizer
+    >>> optimizer = usual_optimizer(1.0, batch_size=256)
+    """
+    return SparseAdagrad(
+        learning_rate, initial_accumulator_value=0.1 / batch_size**2, epsilon=1e-12
+    )
 
 
 def _csr(matrix: Any) -> Csr:

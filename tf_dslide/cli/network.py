@@ -10,9 +10,9 @@ from tf_dslide.data import Dataset
 from tf_dslide.hashing import DWTA, WTA, HashFamily, Learned, MinHash, SimHash
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
-from tf_dslide.linear import DSlideLinear
+from tf_dslide.linear import DSlideLinear, usual_optimizer
 from tf_dslide.losses import SlideBinaryCrossentropy, SlideCrossentropy
-from tf_dslide.optimizers import SparseAdagrad, SparseAdam
+from tf_dslide.optimizers import SparseAdam
 from tf_dslide.samplers import (
     AllNeurons,
     LogUniformSampler,
@@ -24,8 +24,6 @@ from tf_dslide.samplers import (
 
 # Of a bin of WTA's and DWTA's usual size.
 _BITS_PER_BIN = 3
-# Gradients of a weight are as small as the batch is large: Adagrad's usual value would damp them.
-_EPSILON = 1e-12
 
 
 def build_network(
@@ -68,9 +66,7 @@ def _build_linear(
     layer = DSlideLinear(train.num_labels, name="labels")
     layer.adapt(train)
     model.add(layer)
-    # Losses are means over the batch; the accumulator starts at what a few samples bring.
-    optimizer = SparseAdagrad(rate, initial_accumulator_value=0.1 / batch_size**2, epsilon=_EPSILON)
-    model.compile(optimizer=optimizer, loss=SlideBinaryCrossentropy())
+    model.compile(optimizer=usual_optimizer(rate, batch_size), loss=SlideBinaryCrossentropy())
     return model
 
 

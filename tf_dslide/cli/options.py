@@ -1,7 +1,8 @@
 """Options that several commands share, each defined once."""
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -69,3 +70,16 @@ Seed = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def require(holds: bool, option: str, value: Any, expected: str) -> None:
+    """Refuses the value of an option."""
+    if not holds:
+        raise typer.BadParameter(f"{value!r} is not {expected}", param_hint=[option])
+
+
+def require_trainable(dropout: float, learning_rate: float, weight_decay: float) -> None:
+    """Refuses values that nothing can be trained with."""
+    require(0 <= dropout < 1, "--dropout", dropout, "a share from 0 to below 1")
+    require(0 < learning_rate < math.inf, "--learning-rate", learning_rate, "a positive number")
+    require(0 <= weight_decay < math.inf, "--weight-decay", weight_decay, "0 or more")

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tf_dslide.cli.models import Classifier
-    from tf_dslide.data import Dataset
 
     Best = Iterator[tuple[np.ndarray, np.ndarray]]
 
@@ -76,7 +75,7 @@ def predict(
     from tf_dslide.cli import tensorflow_setup
 
     tensorflow_setup.start(threads)
-    from tf_dslide.cli import models
+    from tf_dslide.cli import models, scoring
 
     classifier = models.load_classifier(model)
     if hashed:
@@ -86,7 +85,8 @@ def predict(
         names = inputs.read_label_names(names_file, classifier.num_labels, str(model))
     samples = source.read("test")
     inputs.require_size("features", data, samples.num_features, str(model), classifier.num_features)
-    best = _best_labels(classifier, samples, k, batch_size, hashed)
+    how = {"exact": False} if hashed else {}
+    best = scoring.best_labels(classifier.hidden, classifier.layer, samples, k, batch_size, **how)
     if out is None:
         _write_text(best, names, sys.stdout)
         return
@@ -116,19 +116,6 @@ def _require_tables(classifier: "Classifier") -> None:
             "--hashed needs a model trained with --sampler lsh or shared-lsh; "
             f"{classifier.path} has a {type(chooser).__name__}"
         )
-
-
-def _best_labels(
-    classifier: "Classifier", data: "Dataset", k: int, batch_size: int, hashed: bool
-) -> "Best":
-    """Yields labels and scores `(batch, k)` of each batch; label -1 where hashing found too few."""
-    from tf_dslide.data import batches
-
-    how = {"exact": False} if hashed else {}
-    for features, _ in batches(data, batch_size):
-        hidden = classifier.hidden(features, training=False)
-        found, scores = classifier.layer.top_k(hidden, k, **how)
-        yield found.numpy(), scores.numpy()
 
 
 def _with_progress(best: "Best", num_samples: int) -> "Best":

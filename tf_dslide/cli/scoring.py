@@ -1,10 +1,13 @@
 """Exact ranking figures of a model on data. Imports TensorFlow: commands import it when needed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
+from tf_dslide.data import Dataset, batches
+from tf_dslide.layers import DSlideDense
 from tf_dslide.linear import DSlideLinear
 from tf_dslide.losses import SlideBinaryCrossentropy, SlideCrossentropy
 from tf_dslide.metrics import NDCGAtK, PrecisionAtK, PropensityScoredPrecisionAtK
@@ -55,6 +58,30 @@ def make_scorer(
         loss = SlideBinaryCrossentropy() if linear else SlideCrossentropy()
     scorer.compile(loss=loss, metrics=metrics)
     return scorer
+
+
+def best_labels(
+    hidden: keras.Model,
+    layer: DSlideDense | DSlideLinear,
+    data: Dataset,
+    k: int,
+    batch_size: int,
+    **how: bool,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the best labels and their scores, `(batch, k)`, of each batch.
+
+    Args:
+        hidden: Computes what `layer` is called on.
+        layer: The output layer.
+        data: The samples.
+        k: Labels a sample.
+        batch_size: Samples at once.
+        **how: Further arguments of the layer's `top_k`; with `exact=False` a label is -1 where
+            hashing found too few.
+    """
+    for features, _ in batches(data, batch_size):
+        found, scores = layer.top_k(hidden(features, training=False), k, **how)
+        yield found.numpy(), scores.numpy()
 
 
 class _NoLoss(keras.losses.Loss):

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -115,7 +115,7 @@ def search(
         taken = _best_of(tried)
         for number, choice in enumerate(tried):
             if number == taken:
-                best = choice = Choice(**{**vars(choice), "taken": True})
+                best = choice = replace(choice, taken=True)
             yield choice
 
 

@@ -1,7 +1,6 @@
 """`dslide train`."""
 
 import importlib.util
-import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -205,12 +204,10 @@ def train(
     A training with --checkpoint that was killed goes on when the same command is given again with
     --resume, as if nothing had happened.
     """
-    require(0 <= dropout < 1, "--dropout", dropout, "a share from 0 to below 1")
-    require(0 <= weight_decay < math.inf, "--weight-decay", weight_decay, "0 or more")
     linear = 0 in hidden
     if learning_rate is None:
         learning_rate = 1.0 if linear else 5e-3
-    require(0 < learning_rate < math.inf, "--learning-rate", learning_rate, "a positive number")
+    options.require_trainable(dropout, learning_rate, weight_decay)
     source = Source(data, labels, num_features, num_labels, cache)
     chosen = settings.SamplerSettings(
         sampler or "shared-lsh", hash, bits, tables, active, rebuild_every, num_sampled
@@ -255,15 +252,11 @@ def _run(checked: settings.TrainSettings) -> None:
     Training(checked).run()
 
 
-def require(holds: bool, option: str, value: Any, expected: str) -> None:
-    """Refuses the value of an option."""
-    if not holds:
-        raise typer.BadParameter(f"{value!r} is not {expected}", param_hint=[option])
-
-
 def _check_linear(hidden: list[int], given: dict[str, Any]) -> None:
     """Refuses options that belong to a network, where there is no hidden layer."""
-    require(hidden == [0], "--hidden", hidden, "either 0 alone, for none, or widths from 1 on")
+    options.require(
+        hidden == [0], "--hidden", hidden, "either 0 alone, for none, or widths from 1 on"
+    )
     for name, value in given.items():
         if value:
             raise typer.BadParameter(
@@ -299,7 +292,7 @@ def _validation_share(share: float | None, test: str | None, test_labels: Path |
             "with --test nothing is held out: leave one of them out",
             param_hint=["--validation-split"],
         )
-    require(0 <= share < 1, "--validation-split", share, "a share from 0 to below 1")
+    options.require(0 <= share < 1, "--validation-split", share, "a share from 0 to below 1")
     return share
 
 

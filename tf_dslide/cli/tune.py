@@ -8,7 +8,7 @@ import typer
 from tf_dslide.cli import options, settings
 from tf_dslide.cli.errors import reporting
 from tf_dslide.cli.inputs import Source
-from tf_dslide.cli.train import Dropout, Hidden, WeightDecay, require
+from tf_dslide.cli.train import Dropout, Hidden, WeightDecay
 
 Seconds = Annotated[
     float, typer.Option(metavar="S", help="Time for the whole search, reading the data left out.")
@@ -53,11 +53,11 @@ def tune(
     Time decides, so that two searches on one machine may end differently where choices are nearly
     equal.
     """
-    require(0 < seconds < math.inf, "--seconds", seconds, "a positive number")
-    require(0 not in hidden, "--hidden", hidden, "widths from 1 on: only a network is tuned")
-    require(0 <= dropout < 1, "--dropout", dropout, "a share from 0 to below 1")
-    require(0 < learning_rate < math.inf, "--learning-rate", learning_rate, "a positive number")
-    require(0 <= weight_decay < math.inf, "--weight-decay", weight_decay, "0 or more")
+    options.require(0 < seconds < math.inf, "--seconds", seconds, "a positive number")
+    options.require(
+        0 not in hidden, "--hidden", hidden, "widths from 1 on: only a network is tuned"
+    )
+    options.require_trainable(dropout, learning_rate, weight_decay)
     checked = settings.TuneSettings(
         data=Source(data, labels, num_features, num_labels, cache),
         network=settings.NetworkSettings(

@@ -2,7 +2,9 @@
 
 import gc
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import keras
@@ -12,23 +14,28 @@ from tf_dslide.cli import console
 from tf_dslide.cli.callbacks import diverged
 from tf_dslide.cli.inputs import hold_out
 from tf_dslide.cli.network import build_network
+from tf_dslide.cli.scoring import best_labels
 from tf_dslide.cli.search import Choice, Factor, Outcome, search
 from tf_dslide.cli.settings import NetworkSettings, SamplerSettings, TuneSettings
 from tf_dslide.data import Dataset, batches
 from tf_dslide.hashing import address_bits_for
-from tf_dslide.samplers import LshSampler
+from tf_dslide.samplers import SharedLshSampler
 
 # The rest of a trial's time is for building, tracing and scoring.
 _SHARE_OF_TRAINING = 0.7
-_HASHES = ("simhash", "dwta", "minhash", "learned")
-_TABLES = (20, 50, 100)
-_REBUILDS = (25, 100, 400)
 
 
 def usual(units: int) -> SamplerSettings:
     """What `dslide train` uses without options, spelled out."""
-    active = sum(LshSampler().counts_of(units))
-    return SamplerSettings("shared-lsh", "simhash", address_bits_for(units), 50, active, 25)
+    sampler = SharedLshSampler()
+    return SamplerSettings(
+        "shared-lsh",
+        "simhash",
+        address_bits_for(units),
+        sampler.hash.tables,
+        sum(sampler.counts_of(units)),
+        sampler.rebuild_every,
+    )
 
 
 def _samplers(best: SamplerSettings) -> Factor[SamplerSettings]:
@@ -43,23 +50,11 @@ def _active(best: SamplerSettings) -> Factor[SamplerSettings]:
     return Factor(name, [(str(n), replace(best, **{name: n})) for n in values])
 
 
-def _hashes(best: SamplerSettings) -> Factor[SamplerSettings] | None:
-    return _others("hash", _HASHES, best)
-
-
 def _bits(best: SamplerSettings) -> Factor[SamplerSettings] | None:
     if best.bits is None:
         return None
     values = (best.bits - 2, best.bits + 2)
     return _others("bits", tuple(bits for bits in values if 1 <= bits <= 24), best)
-
-
-def _tables(best: SamplerSettings) -> Factor[SamplerSettings] | None:
-    return _others("tables", _TABLES, best)
-
-
-def _rebuilds(best: SamplerSettings) -> Factor[SamplerSettings] | None:
-    return _others("rebuild_every", _REBUILDS, best)
 
 
 def _others(name: str, values: tuple, best: SamplerSettings) -> Factor[SamplerSettings] | None:
@@ -71,7 +66,14 @@ def _others(name: str, values: tuple, best: SamplerSettings) -> Factor[SamplerSe
     return Factor(name, choices)
 
 
-_FACTORS = [_samplers, _active, _hashes, _bits, _tables, _rebuilds]
+_FACTORS: list[Callable[[SamplerSettings], Factor[SamplerSettings] | None]] = [
+    _samplers,
+    _active,
+    partial(_others, "hash", ("simhash", "dwta", "minhash", "learned")),
+    _bits,
+    partial(_others, "tables", (20, 50, 100)),
+    partial(_others, "rebuild_every", (25, 100, 400)),
+]
 _MOST_TRIALS = 14
 
 
@@ -155,13 +157,11 @@ class Trial:
         return Outcome(hits, deadline.steps * self._batch_size, deadline.taken)
 
     def _hits(self, model: keras.Sequential) -> np.ndarray:
-        hidden = keras.Model(model.inputs, model.layers[-1].input)
-        best = [
-            model.layers[-1].top_k(hidden(x, training=False), 1)[0].numpy()[:, 0]
-            for x, _ in batches(self._held, self._batch_size)
-        ]
-        rows = np.arange(len(self._held))
-        return np.asarray(self._held.labels[rows, np.concatenate(best)]).ravel() > 0
+        layer = model.layers[-1]
+        hidden = keras.Model(model.inputs, layer.input)
+        best = best_labels(hidden, layer, self._held, 1, self._batch_size)
+        first = np.concatenate([labels[:, 0] for labels, _ in best])
+        return np.asarray(self._held.labels[np.arange(len(self._held)), first]).ravel() > 0
 
 
 class _Deadline(keras.callbacks.Callback):
@@ -204,7 +204,9 @@ def _told(choice: Choice[SamplerSettings], samples: int) -> str:
     outcome = choice.outcome
     if outcome is None:
         return _row(name, value, ("", "", "no time left", "", ""))
-    gained = "" if choice.gain is None else "{:+.2f} ± {:.2f}".format(*_percent(choice.gain))
+    gained = ""
+    if choice.gain is not None:
+        gained = f"{100 * choice.gain[0]:+.2f} ± {100 * choice.gain[1]:.2f}"
     verdict = "taken" if choice.taken and choice.factor else ""
     epochs = f"{outcome.samples / samples:.2f}"
     rate = f"{outcome.samples_per_second:,.0f}"
@@ -217,10 +219,6 @@ def _row(name: str, value: str, cells: tuple[str, str, str, str, str]) -> str:
     return (
         f"{name:13} {value:12} {precision:>6} {gained:>14} {verdict:12} {rate:>10} {epochs:>7}"
     ).rstrip()
-
-
-def _percent(values: tuple[float, float]) -> tuple[float, float]:
-    return 100 * values[0], 100 * values[1]
 
 
 def _options(settings: TuneSettings, sampler: SamplerSettings) -> list[str]:
