@@ -96,8 +96,7 @@ def batches(
     # No Python at all: it would need the interpreter while training does, and TensorFlow's
     # generators make malloc return all large blocks to the system, which costs a tenth of a step.
     rows = tf.data.Dataset.from_tensors(0).flat_map(one_pass)
-    pipeline = rows.map(assemble, num_parallel_calls=1)
-    return pipeline.apply(tf.data.experimental.assert_cardinality(num_batches)).prefetch(prefetch)
+    return _finished(rows.map(assemble, num_parallel_calls=1), num_batches, prefetch)
 
 
 class _RowGatherer:
@@ -173,8 +172,21 @@ def stream(
     vector = tf.TensorSpec((None,), tf.int64)
     signature = (vector, vector, tf.TensorSpec((None,), tf.float32), vector, vector)
     flat = tf.data.Dataset.from_generator(flat_pass, output_signature=signature)
-    pipeline = flat.map(assemble, num_parallel_calls=1)
-    return pipeline.apply(tf.data.experimental.assert_cardinality(num_batches)).prefetch(prefetch)
+    return _finished(flat.map(assemble, num_parallel_calls=1), num_batches, prefetch)
+
+
+def _finished(pipeline: tf.data.Dataset, num_batches: int, prefetch: int) -> tf.data.Dataset:
+    """The pipeline with a length and batches ahead.
+
+    Nothing here is left to TensorFlow to tune. Its tuner also often misses that an iterator is
+    given up, which then waits for the tuner's next round: as long as the whole pass took.
+    """
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    counted = pipeline.apply(tf.data.experimental.assert_cardinality(num_batches))
+    return counted.prefetch(prefetch).with_options(options)
 
 
 def to_sparse_tensor(matrix: sparse.csr_matrix) -> tf.SparseTensor:
