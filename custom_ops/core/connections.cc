@@ -6,11 +6,10 @@
 #include <numeric>
 
 #include "custom_ops/core/scored.h"
+#include "custom_ops/core/votes.h"
 
 namespace dslide {
 namespace {
-
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 double Softplus(double z) { return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z))); }
 
@@ -46,71 +45,6 @@ bool ForConnections(const SparseRows& x, int64_t row, const Connections& connect
   }
   return true;
 }
-
-// The votes for one sample at a time. As many places as there are neurons are allocated once a
-// thread, and only those that were touched are cleared.
-class Votes {
- public:
-  explicit Votes(int64_t units) {
-    if (static_cast<int64_t>(all_.size()) < units) {
-      all_.resize(units);
-      all_touched_.resize(units + 1);
-    }
-    neurons_ = all_.data();
-    touched_ = all_touched_.data();
-  }
-  ~Votes() { Clear(); }
-
-  // Whether the connections are what they claim to be.
-  bool Count(const SparseRows& x, int64_t row, const Connections& connections) {
-    Clear();
-    return ForConnections(x, row, connections, [&](int64_t e, int64_t q, int32_t neuron) {
-      Touch(neuron).score += x.values[e] * connections.weights[q];
-    });
-  }
-
-  IdList touched() const { return {touched_, count_}; }
-  float score(int32_t neuron) const { return neurons_[neuron].score; }
-  bool Has(int32_t neuron) const { return neurons_[neuron].place != kUntouched; }
-
-  // Notes where an active neuron stands.
-  void Place(int32_t neuron, int32_t place) { Touch(neuron).place = place; }
-  // Where the neuron stands; negative if it is not active.
-  int32_t PlaceOf(int32_t neuron) const { return neurons_[neuron].place; }
-
- private:
-  static constexpr int32_t kUntouched = -2, kTouched = -1;
-  struct Neuron {
-    float score = 0;
-    int32_t place = kUntouched;
-  };
-
-  Neuron& Touch(int32_t neuron) {
-    Neuron& n = neurons_[neuron];
-    // Without a branch: whether a neuron had a vote before is anybody's guess.
-    touched_[count_] = neuron;
-    count_ += n.place == kUntouched;
-    n.place = std::max(n.place, kTouched);
-    return n;
-  }
-
-  void Clear() {
-    for (int32_t neuron : touched()) neurons_[neuron] = Neuron();
-    count_ = 0;
-  }
-
-  static thread_local std::vector<Neuron> all_;
-  static thread_local std::vector<int32_t> all_touched_;
-  Neuron* neurons_;  // those of this thread: to look them up costs as much as a vote
-  int32_t* touched_;
-  int64_t count_ = 0;
-};
-
-thread_local std::vector<Votes::Neuron> Votes::all_;
-thread_local std::vector<int32_t> Votes::all_touched_;
-
-// A neuron among others: one whose logit is no number comes last.
-Scored Ranked(float logit, int32_t neuron) { return {std::isnan(logit) ? kLowest : logit, neuron}; }
 
 // Slabs of rows, each worked at by one thread, whose results are joined in order.
 Slabs RowSlabs(int64_t rows) { return Slabs(rows, 32); }
@@ -209,7 +143,7 @@ class Activator {
     Choose(row);
     const int64_t first = static_cast<int64_t>(out->logits.size());
     for (int32_t neuron : chosen_) {
-      votes_.Place(neuron, static_cast<int32_t>(out->logits.size()));
+      votes_.Activate(neuron, static_cast<int32_t>(out->logits.size()));
       out->active.ids.push_back(neuron);
       out->logits.push_back(votes_.score(neuron) + connections_.bias_of(neuron));
     }
@@ -222,38 +156,25 @@ class Activator {
   // The row's labels and the best others, ascending.
   void Choose(int64_t row) {
     chosen_.assign(labels_.begin(row), labels_.end(row));
-    for (int32_t label : chosen_) votes_.Place(label, 0);
-    best_.clear();
-    Scored worst = {kLowest, std::numeric_limits<int32_t>::max()};
-    for (int32_t neuron : votes_.touched()) {
-      const float logit = votes_.score(neuron) + connections_.bias_of(neuron);
-      const Scored candidate = Ranked(logit, neuron);
-      if (!Before(candidate, worst) || votes_.PlaceOf(neuron) == 0) continue;
-      best_.push_back(candidate);
-      if (static_cast<int64_t>(best_.size()) == 2 * count_ + 64) worst = KeepBest();
-    }
-    if (static_cast<int64_t>(best_.size()) > count_) KeepBest();
+    for (int32_t label : chosen_) votes_.Activate(label, 0);
+    votes_.Best(connections_, count_, &best_);
     for (const Scored& s : best_) chosen_.push_back(s.id);
     std::sort(chosen_.begin(), chosen_.end());
   }
 
-  // Leaves the best candidates; the first one that is left out.
-  Scored KeepBest() {
-    std::nth_element(best_.begin(), best_.begin() + count_, best_.end(), Before);
-    const Scored worst = best_[count_];
-    best_.resize(count_);
-    return worst;
-  }
-
   int64_t Match(int64_t row, ConnectedActive* out) {
     const size_t before = out->place.size();
-    ForConnections(x_, row, connections_, [&](int64_t e, int64_t q, int32_t neuron) {
-      const int32_t place = votes_.PlaceOf(neuron);
-      if (place < 0) return;
-      out->position.push_back(static_cast<int32_t>(q));
-      out->entry.push_back(static_cast<int32_t>(e));
-      out->place.push_back(place);
-    });
+    const int64_t* splits = connections_.neurons.splits;
+    for (int64_t e = x_.ids.splits[row]; e < x_.ids.splits[row + 1]; ++e) {
+      const int32_t feature = x_.ids.ids[e];
+      const int64_t count =
+          votes_.Match(connections_, splits[feature], splits[feature + 1], &matches_);
+      for (int64_t i = 0; i < count; ++i) {
+        out->position.push_back(matches_[i]);
+        out->entry.push_back(static_cast<int32_t>(e));
+        out->place.push_back(votes_.PlaceOf(connections_.neurons.ids[matches_[i]]));
+      }
+    }
     return static_cast<int64_t>(out->place.size() - before);
   }
 
@@ -264,6 +185,7 @@ class Activator {
   Votes votes_;
   std::vector<Scored> best_;
   std::vector<int32_t> chosen_;
+  std::vector<int32_t> matches_;
 };
 
 // Joins the results of slabs, in which splits are lengths and places count from the slab's first.
@@ -361,18 +283,18 @@ class Resting {
 
   double LogSumExp(const Votes& votes) const {
     double top = top_, without = exp_sum_;
-    for (int32_t n : votes.touched()) {
+    votes.ForTouched([&](int32_t n) {
       top = std::max<double>(top, Logit(votes, n));
       without -= Exp(n);
-    }
+    });
     double sum = std::max(0.0, without) * std::exp(top_ - top);
-    for (int32_t n : votes.touched()) sum += std::exp(Logit(votes, n) - top);
+    votes.ForTouched([&](int32_t n) { sum += std::exp(Logit(votes, n) - top); });
     return top + std::log(sum);
   }
 
   double SoftplusSum(const Votes& votes) const {
     double sum = softplus_sum_;
-    for (int32_t n : votes.touched()) sum += Softplus(Logit(votes, n)) - Softplus(Bias(n));
+    votes.ForTouched([&](int32_t n) { sum += Softplus(Logit(votes, n)) - Softplus(Bias(n)); });
     return sum;
   }
 
@@ -410,12 +332,10 @@ int64_t MostVotes(const SparseRows& x, const CsrView& neurons) {
   return most;
 }
 
-void BestOfRow(const Votes& votes, const Connections& connections,
+void BestOfRow(Votes& votes, const Connections& connections,
                const std::vector<Scored>& resting, int64_t k, int32_t* ids, float* scores) {
   std::vector<Scored> best;
-  for (int32_t n : votes.touched()) {
-    best.push_back(Ranked(votes.score(n) + connections.bias_of(n), n));
-  }
+  votes.Best(connections, k, &best);
   int64_t taken = 0;
   for (auto r = resting.begin(); r != resting.end() && taken < k; ++r) {
     if (votes.Has(r->id)) continue;

@@ -92,6 +92,11 @@ struct SimdKernels {
   // Whether any of n values exceeds its own limit.
   bool (*any_above)(const float* x, const float* limit, int64_t n);
 
+  // top[i] = the largest of the 16 values from x[first[i]], each with its bias (null: 0), without
+  // the values that are -0 or NaN; minus infinity if none is left.
+  void (*block_tops)(const float* x, const float* bias, const int32_t* first, int64_t n,
+                     float* top);
+
   // out[lane] = sum over j of value[j] * xt[index[j]][lane], with kHashBlock lanes.
   void (*project)(const float* xt, const int32_t* index, const float* value, int64_t n, float* out);
 

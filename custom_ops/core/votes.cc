@@ -1,0 +1,205 @@
+#include "custom_ops/core/votes.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "custom_ops/core/simd.h"
+
+namespace dslide {
+namespace {
+
+constexpr int64_t kGroupsForEach = 6;
+constexpr int64_t kAhead = 96;
+
+// The first ones, which the processor cannot foresee.
+void PrefetchConnections(const Connections& connections, int32_t feature) {
+  const int64_t begin = connections.neurons.splits[feature];
+  for (int64_t i = 0; i < kAhead; i += 16) {
+    __builtin_prefetch(connections.neurons.ids + begin + i);
+    __builtin_prefetch(connections.weights + begin + i);
+  }
+}
+
+// Bit i of the result is flag i, each a byte of 0 or 1.
+uint64_t BitsOfFlags(const uint8_t* flags) {
+  uint64_t bits = 0;
+  for (int i = 0; i < 64; i += 8) {
+    uint64_t eight = 0;
+    for (int j = 0; j < 8; ++j) eight |= uint64_t{flags[i + j]} << (8 * j);
+    // The product brings flag j from bit 8 j to bit 56 + j.
+    bits |= (eight * 0x0102040810204080u) >> 56 << i;
+  }
+  return bits;
+}
+
+// Leaves the best `count` in no order.
+void KeepBest(int64_t count, std::vector<Scored>* best) {
+  if (static_cast<int64_t>(best->size()) <= count) return;
+  const auto before = [](const Scored& a, const Scored& b) { return Before(a, b); };
+  std::nth_element(best->begin(), best->begin() + count, best->end(), before);
+  best->resize(count);
+}
+
+}  // namespace
+
+Votes::Memory& Votes::OfThisThread() {
+  static thread_local Memory memory;
+  return memory;
+}
+
+Votes::Votes(int64_t units) : units_(units) {
+  Memory& memory = OfThisThread();
+  const int64_t lines = (units + kLine - 1) / kLine;
+  if (static_cast<int64_t>(memory.scores.size()) < lines * kLine) {
+    memory.scores.resize(lines * kLine, kUntouched);
+    memory.touched.resize((lines + 63) / 64 * 64);
+    memory.touched_lines.resize(memory.touched.size());
+    memory.places.resize(units);
+    memory.active.resize((units + 63) / 64);
+  }
+  scores_ = memory.scores.data();
+  touched_ = memory.touched.data();
+  touched_lines_ = memory.touched_lines.data();
+  places_ = memory.places.data();
+  active_ = memory.active.data();
+}
+
+bool Votes::Count(const SparseRows& x, int64_t row, const Connections& connections) {
+  Clear();
+  const CsrView& neurons = connections.neurons;
+  bool sound = true;
+  for (int64_t e = x.ids.splits[row]; e < x.ids.splits[row + 1] && sound; ++e) {
+    const int64_t begin = neurons.splits[x.ids.ids[e]], end = neurons.splits[x.ids.ids[e] + 1];
+    if (e + 1 < x.ids.splits[row + 1]) PrefetchConnections(connections, x.ids.ids[e + 1]);
+    sound = begin >= 0 && end <= connections.count;
+    if (sound && begin < end) {
+      sound = Add(x.values[e], neurons.ids + begin, connections.weights + begin, end - begin);
+    }
+  }
+  ListTouchedLines();
+  return sound;
+}
+
+bool Votes::Add(float value, const int32_t* neurons, const float* weights, int64_t count) {
+  // In variables of their own: a write to a flag might change members, as far as compilers know.
+  float* const scores = scores_;
+  uint8_t* const touched = touched_;
+  // All reads of some votes, then all writes: mixed, the processor has to find out which depend on
+  // which, and takes three times as long. The neurons of a feature are distinct.
+  constexpr int kTogether = 8;
+  int64_t i = 0;
+  for (; i + kTogether <= count; i += kTogether) {
+    __builtin_prefetch(neurons + i + kAhead);
+    __builtin_prefetch(weights + i + kAhead);
+    int32_t neuron[kTogether];
+    float sum[kTogether];
+    for (int j = 0; j < kTogether; ++j) {
+      neuron[j] = neurons[i + j];
+      if (!IsNeuron(neuron[j])) return false;
+      sum[j] = scores[neuron[j]] + (value * weights[i + j] + 0.0f);
+    }
+    for (int j = 0; j < kTogether; ++j) scores[neuron[j]] = sum[j];
+    for (int j = 0; j < kTogether; ++j) touched[neuron[j] / kLine] = 1;
+  }
+  for (; i < count; ++i) {
+    if (!IsNeuron(neurons[i])) return false;
+    scores[neurons[i]] += value * weights[i] + 0.0f;
+    touched[neurons[i] / kLine] = 1;
+  }
+  return true;
+}
+
+void Votes::ListTouchedLines() {
+  const int64_t lines = (units_ + kLine - 1) / kLine;
+  for (int64_t begin = 0; begin < lines; begin += 64) {
+    // Bit by bit: a branch for each line would be anybody's guess.
+    for (uint64_t bits = BitsOfFlags(touched_ + begin); bits != 0; bits &= bits - 1) {
+      touched_lines_[count_++] = static_cast<int32_t>((begin + __builtin_ctzll(bits)) * kLine);
+    }
+  }
+}
+
+void Votes::Clear() {
+  for (int64_t i = 0; i < count_; ++i) {
+    const int32_t first = touched_lines_[i];
+    std::fill_n(scores_ + first, kLine, kUntouched);
+    touched_[first / kLine] = 0;
+  }
+  count_ = 0;
+  for (int32_t neuron : activated_) active_[neuron >> 6] = 0;
+  activated_.clear();
+}
+
+void Votes::Best(const Connections& connections, int64_t count, std::vector<Scored>* best) {
+  best->clear();
+  if (count == 0) return;
+  FindTops(connections);
+  // So many lines hold one of the best each, if all active neurons are among the best as well.
+  const float least = LeastOfTops(count + static_cast<int64_t>(activated_.size()));
+  for (int64_t i = 0; i < count_; ++i) {
+    if (tops_[i] < least) continue;
+    const int32_t end = EndOfLine(touched_lines_[i]);
+    for (int32_t neuron = touched_lines_[i]; neuron < end; ++neuron) {
+      const float logit = scores_[neuron] + connections.bias_of(neuron);
+      if (logit < least || !Has(neuron) || IsActive(neuron)) continue;
+      best->push_back(Ranked(logit, neuron));
+    }
+  }
+  KeepBest(count, best);
+}
+
+// The largest logit in each touched line, NaN being none.
+void Votes::FindTops(const Connections& connections) {
+  tops_.resize(count_);
+  const bool cut = count_ > 0 && touched_lines_[count_ - 1] + kLine > units_;
+  Simd().block_tops(scores_, connections.bias, touched_lines_, count_ - cut, tops_.data());
+  if (!cut) return;
+  float top = -std::numeric_limits<float>::infinity();
+  for (int32_t neuron = touched_lines_[count_ - 1]; neuron < units_; ++neuron) {
+    const float logit = scores_[neuron] + connections.bias_of(neuron);
+    if (Has(neuron) && logit > top) top = logit;
+  }
+  tops_.back() = top;
+}
+
+// A logit that at least `count` lines reach, minus infinity if there are no more lines. Groups of
+// lines are compared rather than lines: a few more lines are then looked at, but far less is sorted.
+float Votes::LeastOfTops(int64_t count) {
+  if (count >= count_) return -std::numeric_limits<float>::infinity();
+  const int64_t groups = std::min(count_, kGroupsForEach * count);
+  group_tops_.assign(tops_.begin(), tops_.begin() + groups);
+  for (int64_t begin = groups; begin < count_; begin += groups) {
+    const int64_t together = std::min(groups, count_ - begin);
+    for (int64_t i = 0; i < together; ++i) {
+      group_tops_[i] = std::max(group_tops_[i], tops_[begin + i]);
+    }
+  }
+  const auto least = group_tops_.begin() + count - 1;
+  std::nth_element(group_tops_.begin(), least, group_tops_.end(), std::greater<float>());
+  return *least;
+}
+
+void Votes::Activate(int32_t neuron, int32_t place) {
+  active_[neuron >> 6] |= uint64_t{1} << (neuron & 63);
+  places_[neuron] = place;
+  activated_.push_back(neuron);
+}
+
+int64_t Votes::Match(const Connections& connections, int64_t begin, int64_t end,
+                     std::vector<int32_t>* found) const {
+  if (static_cast<int64_t>(found->size()) < end - begin) found->resize(end - begin);
+  const int32_t* const neurons = connections.neurons.ids;
+  int32_t* next = found->data();
+  for (int64_t q = begin; q < end; q += 64) {
+    const int64_t together = std::min<int64_t>(64, end - q);
+    uint64_t matches = 0;
+    for (int64_t j = 0; j < together; ++j) matches |= uint64_t{IsActive(neurons[q + j])} << j;
+    for (; matches != 0; matches &= matches - 1) {
+      *next++ = static_cast<int32_t>(q + __builtin_ctzll(matches));
+    }
+  }
+  return next - found->data();
+}
+
+}  // namespace dslide
