@@ -50,6 +50,13 @@ def dense_kernel(layer):
     return kernel, connected
 
 
+@pytest.mark.parametrize(("labels", "active"), [(1, 25), (4, 40)])
+def test_many_labels_a_sample_bring_many_active_neurons(labels, active):
+    data = Dataset(np.eye(6), np.tile(np.arange(9) < labels, (6, 1)))
+    assert adapted(data).active == active
+    assert adapted(data, active=7).active == 7
+
+
 def test_starts_at_the_share_of_samples_that_have_the_label(data):
     layer = adapted(data, scale=4.0, smoothing=2.0)
     model = model_of(layer)

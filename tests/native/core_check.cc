@@ -184,6 +184,30 @@ void CheckSimd() {
   }
 }
 
+// Blocks of 16, one of them without any value that counts, against a loop.
+void CheckBlockTops() {
+  Source source(2);
+  const Ints first = {0, 16, 48, 64};
+  const Floats bias = source.Array(80);
+  Floats x = source.Array(80);
+  for (int i = 0; i < 80; i += 3) x[i] = i % 2 ? -0.0f : std::numeric_limits<float>::quiet_NaN();
+  for (int i = 48; i < 64; ++i) x[i] = -0.0f;
+  x[70] = 0.0f;
+  for (const float* b : {static_cast<const float*>(nullptr), bias.data()}) {
+    Floats expected, tops(first.size());
+    for (int32_t begin : first) {
+      float top = -std::numeric_limits<float>::infinity();
+      for (int32_t i = begin; i < begin + 16; ++i) {
+        const bool counts = !std::isnan(x[i]) && !(x[i] == 0 && std::signbit(x[i]));
+        if (counts) top = std::max(top, x[i] + (b ? b[i] : 0.0f));
+      }
+      expected.push_back(top);
+    }
+    Simd().block_tops(x.data(), b, first.data(), static_cast<int64_t>(first.size()), tops.data());
+    Check(tops == expected, "block_tops");
+  }
+}
+
 // e^x over all that a softmax asks for.
 void CheckExp() {
   Floats x, out;
@@ -1417,6 +1441,7 @@ void CheckSlabs() {
 void CheckAll() {
   CheckSlabs();
   CheckSimd();
+  CheckBlockTops();
   CheckExp();
   CheckGemm();
   CheckColumns();

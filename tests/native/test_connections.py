@@ -10,7 +10,14 @@ from tests.reference import UNIT_ROUNDOFF, csr
 from tf_dslide._native import ops
 
 # Rows, features, units, connections a feature at most.
-CASES = [(0, 1, 1, 1), (1, 1, 1, 1), (5, 7, 3, 3), (64, 30, 200, 9), (33, 200, 65, 65)]
+CASES = [
+    (0, 1, 1, 1),
+    (1, 1, 1, 1),
+    (5, 7, 3, 3),
+    (64, 30, 200, 9),
+    (33, 200, 65, 65),
+    (9, 40, 3001, 300),
+]
 cases = pytest.mark.parametrize(("rows", "features", "units", "most"), CASES)
 
 
