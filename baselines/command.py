@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -153,7 +153,8 @@ def compare(settings: Settings, ranks: int, hosts: Sequence[str]) -> int:
         machine = environment()
         for where in settings.data:
             split = datasets.load(where, settings.seed, settings.train_rows, settings.test_rows)
-            run_all(settings, machine, split, ranks, hosts, records)
+            for record in run_all(settings, machine, split, ranks, hosts):
+                records.append(record)
     except (OSError, ValueError, ClusterError) as error:
         print(f"compare.py: {error}", file=sys.stderr)
         status = 2
@@ -171,16 +172,15 @@ def run_all(
     split: datasets.Split,
     ranks: int,
     hosts: Sequence[str],
-    records: list[Path],
-) -> None:
-    """Runs all methods on one data set, over each network; notes each record when it is begun."""
+) -> Iterator[Path]:
+    """Runs all methods on one data set, over each network; yields each record before its run."""
     with tempfile.TemporaryDirectory() as folder:
         stored = datasets.store(split, Path(folder))
         for network in settings.networks:
             with place(network, ranks, hosts) as at:
                 scene = Scene(settings, machine, split, stored, at)
                 for task in map(scene.task, settings.methods):
-                    records.append(Path(task.record))
+                    yield Path(task.record)
                     run_and_tell(task, Path(folder), at, settings.limit)
 
 

@@ -1,11 +1,13 @@
 """`dslide tune`: what a search takes, and that its result can be used."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
 from cli_helpers import dslide
 
+from tf_dslide.cli.inputs import Source
 from tf_dslide.cli.search import Factor, Outcome, gain, search
 from tf_dslide.cli.tuning import Trial, usual
 from tf_dslide.data import Dataset
@@ -118,6 +120,21 @@ def test_table_has_a_line_for_each_choice(files):
     assert out[2].split()[:2] == ["start", "shared-lsh"]
     assert all(line.endswith("no time left") for line in out[3:-1])
     assert out[-1].startswith(f"dslide train {files.train} --hidden 16 --batch-size 32 ")
+
+
+def test_command_names_all_that_the_data_need(tmp_path):
+    path = tmp_path / "two words.txt"
+    source = Source(str(write(path)), write(tmp_path / "labels.txt"), 5, 4, tmp_path / "cache")
+    told = shlex.split(" ".join(source.words()))
+    options = {"--labels": tmp_path / "labels.txt", "--num-features": 5, "--num-labels": 4}
+    expected = [path, *(word for pair in options.items() for word in pair)]
+    assert told == [str(word) for word in (*expected, "--cache", tmp_path / "cache")]
+    assert Source("synth:small").words() == ["synth:small"]
+
+
+def write(path):
+    path.write_text("0 1:1\n")
+    return path
 
 
 def test_trial_counts_the_rows_whose_best_label_is_true(files):

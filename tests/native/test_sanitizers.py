@@ -26,6 +26,8 @@ OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1",
 }
+# What a processor that runs a level tells of itself; on others the best level would run twice.
+NEEDED = {"portable": "", "": "", "avx2": "avx2", "avx512": "avx512bw"}
 # Races do not depend on the instruction set: one run at the best level is enough.
 RUNS = [("address", "portable"), ("address", "avx2"), ("address", "avx512"), ("thread", "")]
 
@@ -103,6 +105,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize(("sanitizer", "level"), RUNS)
 def test_core_is_clean(program, sanitizer, level):
+    if NEEDED[level] not in Path("/proc/cpuinfo").read_text():
+        pytest.skip(f"the processor lacks {level}")
     done = run([str(program(sanitizer))], DSLIDE_SIMD=level)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     assert " 0 failures" in done.stdout

@@ -10,6 +10,7 @@ CASES = {
     1: ["all neurons"],
     2: [
         "all neurons",
+        "bfloat16",
         "layers between",
         "many layers",
         "stock loss",
@@ -17,8 +18,7 @@ CASES = {
         "lsh",
         "shared lsh",
     ],
-    3: ["corrected", "lsh, new functions", "lsh, learned"],
-    4: ["few units, lsh", "lsh, hashed only"],
+    3: ["corrected", "lsh, new functions", "lsh, learned", "few units, lsh", "lsh, hashed only"],
 }
 
 

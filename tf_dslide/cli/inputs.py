@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,18 @@ class Source:
                 "labels, --num-features, --num-labels and --cache"
             )
         self._preset()
+
+    def words(self) -> list[str]:
+        """The argument and the options that name these data, to be typed in a shell."""
+        options = {
+            "--labels": self.labels,
+            "--num-features": self.num_features,
+            "--num-labels": self.num_labels,
+            "--cache": self.cache,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        pairs = [f"{name} {shlex.quote(str(value))}" for name, value in given.items()]
+        return [shlex.quote(self.text), *pairs]
 
     def read(self, split: Literal["train", "test"]) -> Dataset:
         """Reads or makes the data.

@@ -56,8 +56,13 @@ def build_network(
     prior = LabelPrior(train.label_counts)
     model.add(DSlideDense(train.num_labels, sampler=sampler, bias_initializer=prior, name="labels"))
     optimizer = SparseAdam(rate, weight_decay=settings.weight_decay or None)
-    model.compile(optimizer=optimizer, loss=SlideCrossentropy())
+    model.compile(optimizer=optimizer, loss=loss_of(model.layers[-1]))
     return model
+
+
+def loss_of(layer: DSlideDense | DSlideLinear) -> keras.losses.Loss:
+    """The loss that `dslide train` trains an output layer with."""
+    return SlideBinaryCrossentropy() if isinstance(layer, DSlideLinear) else SlideCrossentropy()
 
 
 def _build_linear(
@@ -66,7 +71,7 @@ def _build_linear(
     layer = DSlideLinear(train.num_labels, name="labels")
     layer.adapt(train)
     model.add(layer)
-    model.compile(optimizer=usual_optimizer(rate, batch_size), loss=SlideBinaryCrossentropy())
+    model.compile(optimizer=usual_optimizer(rate, batch_size), loss=loss_of(layer))
     return model
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from tf_dslide.cli.network import loss_of
 from tf_dslide.data import Dataset, batches
 from tf_dslide.layers import DSlideDense
 from tf_dslide.linear import DSlideLinear
-from tf_dslide.losses import SlideBinaryCrossentropy, SlideCrossentropy
 from tf_dslide.metrics import NDCGAtK, PrecisionAtK, PropensityScoredPrecisionAtK
 
 PLACES = (1, 3, 5)
@@ -54,8 +54,7 @@ def make_scorer(
     scorer = keras.Model(model.inputs, model.outputs)
     loss: keras.losses.Loss = _NoLoss()
     if with_loss:
-        linear = isinstance(model.layers[-1], DSlideLinear)
-        loss = SlideBinaryCrossentropy() if linear else SlideCrossentropy()
+        loss = loss_of(model.layers[-1])
     scorer.compile(loss=loss, metrics=metrics)
     return scorer
 

@@ -74,7 +74,12 @@ _FACTORS: list[Callable[[SamplerSettings], Factor[SamplerSettings] | None]] = [
     partial(_others, "tables", (20, 50, 100)),
     partial(_others, "rebuild_every", (25, 100, 400)),
 ]
-_MOST_TRIALS = 14
+
+
+def _most_trials(start: SamplerSettings) -> int:
+    """How many a search makes if it ends in time and keeps the sampler it begins with."""
+    factors = [factor_of(start) for factor_of in _FACTORS]
+    return 1 + sum(len(factor.choices) for factor in factors if factor is not None)
 
 
 class Tuning:
@@ -98,7 +103,8 @@ class Tuning:
         data = settings.data.read("train")
         share = min(0.1, settings.held_out / len(data))
         train, held = hold_out(data, share, settings.network.seed)
-        each = settings.seconds / _MOST_TRIALS * _SHARE_OF_TRAINING
+        start = usual(train.num_labels)
+        each = settings.seconds / _most_trials(start) * _SHARE_OF_TRAINING
         trial = Trial(settings.network, settings.batch_size, train, held, each)
         self._console.print(
             f"{len(train):,} samples to train on, {len(held):,} to score on; "
@@ -106,11 +112,11 @@ class Tuning:
         )
         self._console.print(_row("", "", ("P@1", "gain", "", "samples/s", "epochs")))
         choices = []
-        for choice in search(usual(train.num_labels), _FACTORS, trial, settings.seconds):
+        for choice in search(start, _FACTORS, trial, settings.seconds):
             choices.append(choice)
             self._console.print(_told(choice, len(train)))
         best = next(choice for choice in reversed(choices) if choice.taken)
-        command = " ".join(["dslide train", settings.data.text, *_options(settings, best.settings)])
+        command = " ".join(["dslide train", *settings.data.words(), *_options(settings, best.settings)])
         if settings.as_json:
             console.print_json(
                 {"choices": [_record(choice) for choice in choices], "command": command}
