@@ -116,7 +116,9 @@ class Tuning:
             choices.append(choice)
             self._console.print(_told(choice, len(train)))
         best = next(choice for choice in reversed(choices) if choice.taken)
-        command = " ".join(["dslide train", *settings.data.words(), *_options(settings, best.settings)])
+        command = " ".join(
+            ["dslide train", *settings.data.words(), *_options(settings, best.settings)]
+        )
         if settings.as_json:
             console.print_json(
                 {"choices": [_record(choice) for choice in choices], "command": command}

@@ -293,9 +293,7 @@ CASES = {
 
 
 def main() -> None:
-    wires = {
-        name: MPIModelParallel(wire=name, verbose=False) for name in ("float32", "bfloat16")
-    }
+    wires = {name: MPIModelParallel(wire=name, verbose=False) for name in ("float32", "bfloat16")}
     names = sys.argv[1:] or list(CASES)
     with mock.patch.object(lazy.ops, "softmax_crossentropy", with_matrix):
         for name in names:
