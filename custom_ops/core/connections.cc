@@ -332,8 +332,8 @@ int64_t MostVotes(const SparseRows& x, const CsrView& neurons) {
   return most;
 }
 
-void BestOfRow(Votes& votes, const Connections& connections,
-               const std::vector<Scored>& resting, int64_t k, int32_t* ids, float* scores) {
+void BestOfRow(Votes& votes, const Connections& connections, const std::vector<Scored>& resting,
+               int64_t k, int32_t* ids, float* scores) {
   std::vector<Scored> best;
   votes.Best(connections, k, &best);
   int64_t taken = 0;

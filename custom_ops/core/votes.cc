@@ -4,21 +4,24 @@
 #include <cstring>
 #include <functional>
 
+#include "custom_ops/core/prefetch.h"
 #include "custom_ops/core/simd.h"
 
 namespace dslide {
 namespace {
 
+// Groups of lines that are compared, for each neuron wanted.
 constexpr int64_t kGroupsForEach = 6;
+// Connections to fetch ahead.
 constexpr int64_t kAhead = 96;
 
-// The first ones, which the processor cannot foresee.
-void PrefetchConnections(const Connections& connections, int32_t feature) {
-  const int64_t begin = connections.neurons.splits[feature];
-  for (int64_t i = 0; i < kAhead; i += 16) {
-    __builtin_prefetch(connections.neurons.ids + begin + i);
-    __builtin_prefetch(connections.weights + begin + i);
-  }
+void PrefetchFirst(const Connections& connections, int32_t feature) {
+  const CsrView& neurons = connections.neurons;
+  const int64_t first = neurons.splits[feature];
+  const int64_t count = std::min(kAhead, neurons.splits[feature + 1] - first);
+  if (first < 0 || first + count > connections.count) return;
+  PrefetchRange(neurons.ids + first, count);
+  PrefetchRange(connections.weights + first, count);
 }
 
 // Bit i of the result is flag i, each a byte of 0 or 1.
@@ -67,14 +70,16 @@ Votes::Votes(int64_t units) : units_(units) {
 
 bool Votes::Count(const SparseRows& x, int64_t row, const Connections& connections) {
   Clear();
-  const CsrView& neurons = connections.neurons;
   bool sound = true;
-  for (int64_t e = x.ids.splits[row]; e < x.ids.splits[row + 1] && sound; ++e) {
-    const int64_t begin = neurons.splits[x.ids.ids[e]], end = neurons.splits[x.ids.ids[e] + 1];
-    if (e + 1 < x.ids.splits[row + 1]) PrefetchConnections(connections, x.ids.ids[e + 1]);
-    sound = begin >= 0 && end <= connections.count;
-    if (sound && begin < end) {
-      sound = Add(x.values[e], neurons.ids + begin, connections.weights + begin, end - begin);
+  const int64_t end = x.ids.splits[row + 1];
+  for (int64_t e = x.ids.splits[row]; e < end && sound; ++e) {
+    // The processor foresees those of a feature, but not the next one's.
+    if (e + 1 < end) PrefetchFirst(connections, x.ids.ids[e + 1]);
+    const CsrView& neurons = connections.neurons;
+    const int64_t first = neurons.splits[x.ids.ids[e]], last = neurons.splits[x.ids.ids[e] + 1];
+    sound = first >= 0 && last <= connections.count;
+    if (sound && first < last) {
+      sound = Add(x.values[e], neurons.ids + first, connections.weights + first, last - first);
     }
   }
   ListTouchedLines();
@@ -90,8 +95,8 @@ bool Votes::Add(float value, const int32_t* neurons, const float* weights, int64
   constexpr int kTogether = 8;
   int64_t i = 0;
   for (; i + kTogether <= count; i += kTogether) {
-    __builtin_prefetch(neurons + i + kAhead);
-    __builtin_prefetch(weights + i + kAhead);
+    Prefetch(neurons + i + kAhead);
+    Prefetch(weights + i + kAhead);
     int32_t neuron[kTogether];
     float sum[kTogether];
     for (int j = 0; j < kTogether; ++j) {
@@ -164,7 +169,8 @@ void Votes::FindTops(const Connections& connections) {
 }
 
 // A logit that at least `count` lines reach, minus infinity if there are no more lines. Groups of
-// lines are compared rather than lines: a few more lines are then looked at, but far less is sorted.
+// lines are compared rather than lines: a few more lines are then looked at, but far less is
+// sorted.
 float Votes::LeastOfTops(int64_t count) {
   if (count >= count_) return -std::numeric_limits<float>::infinity();
   const int64_t groups = std::min(count_, kGroupsForEach * count);

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from tf_dslide.data import Dataset, batches, to_ragged, to_sparse_tensor
+from tf_dslide.data import Dataset, batches, stream, to_ragged, to_sparse_tensor
 
 
 def numbered(num_samples, num_features=5, num_labels=4):
@@ -229,3 +229,12 @@ def test_conversions_of_unsorted_csr():
     assert to_sparse_tensor(csr).values.numpy().tolist() == [1, 5]
     assert to_ragged(csr).to_list() == [[0, 2]]
     assert csr.indices.tolist() == [2, 0, 2]
+
+
+def test_nothing_is_left_to_tune():
+    """With the tuner a pass often ends at the tuner's next round, long after the last batch."""
+    data = numbered(20)
+    pair = data.features, data.labels
+    for pipeline in (batches(data, 4), stream(lambda: iter([pair]), data.num_features, 1)):
+        assert pipeline.options().autotune.enabled is False
+        assert sum(1 for _ in pipeline) == pipeline.cardinality()
