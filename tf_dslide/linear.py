@@ -213,6 +213,7 @@ class DSlideLinear(keras.layers.Layer):
         logits = tf.ensure_shape(ops.connected_logits(x, connections), (None, self.units))
         outputs = tf.cast(logits, self.compute_dtype)
         leading = tf.shape(x.rows.row_splits)[:1] - 1
+        assert self.active is not None, "`adapt` sets it"
         return lazy.attach(
             outputs,
             lazy.ConnectedLogits(connections, x, self.active, leading, outputs, bool(training)),

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from tf_dslide.data import Dataset, batches, stream, to_ragged, to_sparse_tensor
+from tf_dslide.data import Dataset, batches, to_ragged, to_sparse_tensor
+from tf_dslide.data.pipeline import stream
 
 
 def numbered(num_samples, num_features=5, num_labels=4):
