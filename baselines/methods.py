@@ -86,7 +86,7 @@ METHODS = {
             "optimizer": "SparseAdagrad",
             "loss": "one against all",
             "hidden layer": "none",
-            "active": "50 and the labels",
+            "active": "ten for each label of a mean sample (25 at least), and the labels",
         },
         hidden_layer=False,
     ),
