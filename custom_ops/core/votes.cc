@@ -1,7 +1,6 @@
 #include "custom_ops/core/votes.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 
 #include "custom_ops/core/prefetch.h"
@@ -58,8 +57,9 @@ Votes::Votes(int64_t units) : units_(units) {
     memory.scores.resize(lines * kLine, kUntouched);
     memory.touched.resize((lines + 63) / 64 * 64);
     memory.touched_lines.resize(memory.touched.size());
-    memory.places.resize(units);
-    memory.active.resize((units + 63) / 64);
+    // As many as there are scores: other layers may have more units in as many lines.
+    memory.places.resize(memory.scores.size());
+    memory.active.resize((memory.scores.size() + 63) / 64);
   }
   scores_ = memory.scores.data();
   touched_ = memory.touched.data();

@@ -3,6 +3,7 @@
 #ifndef TF_DSLIDE_CORE_VOTES_H_
 #define TF_DSLIDE_CORE_VOTES_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>

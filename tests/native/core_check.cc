@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "custom_ops/core/active_set.h"
+#include "custom_ops/core/connections.h"
 #include "custom_ops/core/dense_scan.h"
 #include "custom_ops/core/hashing.h"
 #include "custom_ops/core/parallel.h"
@@ -205,6 +206,25 @@ void CheckBlockTops() {
     }
     Simd().block_tops(x.data(), b, first.data(), static_cast<int64_t>(first.size()), tops.data());
     Check(tops == expected, "block_tops");
+  }
+}
+
+// Layers of different sizes one after the other: a thread keeps its memory, which must suffice.
+void CheckConnected() {
+  const std::vector<int64_t> splits = {0, 1};
+  const Ints feature = {0}, neuron = {3};
+  const Floats value = {2}, weight = {0.5f};
+  for (int64_t units : {17, 31, 5, 40}) {
+    const Ints label = {static_cast<int32_t>(units - 1)};
+    const Connections connections = {
+        {1, splits.data(), neuron.data()}, 1, weight.data(), nullptr, units};
+    ConnectedActive active;
+    const SparseRows x = {{1, splits.data(), feature.data()}, value.data()};
+    const CsrView labels = {1, splits.data(), label.data()};
+    Check(ActivateConnected(x, connections, labels, 4, &active, Alone) == -1, "connected");
+    Check(active.active.ids == Ints{3, label[0]}, "connected, active neurons");
+    Check(active.logits == Floats{1, 0}, "connected, logits");
+    Check(active.position == Ints{0} && active.place == Ints{0}, "connected, matches");
   }
 }
 
@@ -1442,6 +1462,7 @@ void CheckAll() {
   CheckSlabs();
   CheckSimd();
   CheckBlockTops();
+  CheckConnected();
   CheckExp();
   CheckGemm();
   CheckColumns();
