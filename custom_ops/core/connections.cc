@@ -36,9 +36,9 @@ bool ForConnections(const SparseRows& x, int64_t row, const Connections& connect
                     const Use& use) {
   const CsrView& neurons = connections.neurons;
   for (int64_t e = x.ids.splits[row]; e < x.ids.splits[row + 1]; ++e) {
-    const int64_t begin = neurons.splits[x.ids.ids[e]], end = neurons.splits[x.ids.ids[e] + 1];
-    if (begin < 0 || end > connections.count) return false;
-    for (int64_t q = begin; q < end; ++q) {
+    const int32_t feature = x.ids.ids[e];
+    if (!connections.Within(feature)) return false;
+    for (int64_t q = neurons.splits[feature]; q < neurons.splits[feature + 1]; ++q) {
       if (neurons.ids[q] < 0 || neurons.ids[q] >= connections.units) return false;
       use(e, q, neurons.ids[q]);
     }
@@ -106,10 +106,7 @@ class Connector {
     }
     for (Scored& s : found) s.score = frequencies_.Information(together_[s.id], s.id);
     const std::vector<Scored> all = found;
-    if (static_cast<int64_t>(found.size()) > most_) {
-      std::nth_element(found.begin(), found.begin() + most_, found.end(), Before);
-      found.resize(most_);
-    }
+    KeepBest(most_, &found);
     std::sort(found.begin(), found.end(),
               [](const Scored& a, const Scored& b) { return a.id < b.id; });
     for (const Scored& s : found) {
@@ -317,10 +314,8 @@ std::vector<Scored> LargestBiases(const Connections& connections, int64_t count)
     const int32_t neuron = static_cast<int32_t>(n);
     all[n] = Ranked(connections.bias_of(neuron), neuron);
   }
-  const auto end = all.begin() + std::min(count, connections.units);
-  std::nth_element(all.begin(), end, all.end(), Before);
-  std::sort(all.begin(), end, Before);
-  all.erase(end, all.end());
+  KeepBest(count, &all);
+  std::sort(all.begin(), all.end(), Before);
   return all;
 }
 

@@ -26,6 +26,10 @@ struct Connections {
   const float* bias;  // null: 0 everywhere
   int64_t units;
 
+  // Whether a feature's connections are some of those that there are.
+  bool Within(int32_t feature) const {
+    return neurons.splits[feature] >= 0 && neurons.splits[feature + 1] <= count;
+  }
   float bias_of(int32_t neuron) const { return bias ? bias[neuron] : 0.0f; }
 };
 

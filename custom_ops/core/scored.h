@@ -3,7 +3,9 @@
 #ifndef TF_DSLIDE_CORE_SCORED_H_
 #define TF_DSLIDE_CORE_SCORED_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace dslide {
 
@@ -16,6 +18,15 @@ struct Scored {
 inline bool Before(const Scored& a, const Scored& b) {
   if (a.score != b.score) return a.score > b.score;
   return static_cast<uint32_t>(a.id) < static_cast<uint32_t>(b.id);
+}
+
+// Leaves the best `count`, in no order.
+inline void KeepBest(int64_t count, std::vector<Scored>* scored) {
+  if (static_cast<int64_t>(scored->size()) <= count) return;
+  // A function by its address would be called for each comparison.
+  const auto before = [](const Scored& a, const Scored& b) { return Before(a, b); };
+  std::nth_element(scored->begin(), scored->begin() + count, scored->end(), before);
+  scored->resize(count);
 }
 
 }  // namespace dslide

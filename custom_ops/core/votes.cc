@@ -15,12 +15,11 @@ constexpr int64_t kGroupsForEach = 6;
 constexpr int64_t kAhead = 96;
 
 void PrefetchFirst(const Connections& connections, int32_t feature) {
+  if (!connections.Within(feature)) return;
   const CsrView& neurons = connections.neurons;
-  const int64_t first = neurons.splits[feature];
-  const int64_t count = std::min(kAhead, neurons.splits[feature + 1] - first);
-  if (first < 0 || first + count > connections.count) return;
-  PrefetchRange(neurons.ids + first, count);
-  PrefetchRange(connections.weights + first, count);
+  const int64_t count = std::min(kAhead, neurons.length(feature));
+  PrefetchRange(neurons.begin(feature), count);
+  PrefetchRange(connections.weights + neurons.splits[feature], count);
 }
 
 // Bit i of the result is flag i, each a byte of 0 or 1.
@@ -33,14 +32,6 @@ uint64_t BitsOfFlags(const uint8_t* flags) {
     bits |= (eight * 0x0102040810204080u) >> 56 << i;
   }
   return bits;
-}
-
-// Leaves the best `count` in no order.
-void KeepBest(int64_t count, std::vector<Scored>* best) {
-  if (static_cast<int64_t>(best->size()) <= count) return;
-  const auto before = [](const Scored& a, const Scored& b) { return Before(a, b); };
-  std::nth_element(best->begin(), best->begin() + count, best->end(), before);
-  best->resize(count);
 }
 
 }  // namespace
@@ -75,12 +66,11 @@ bool Votes::Count(const SparseRows& x, int64_t row, const Connections& connectio
   for (int64_t e = x.ids.splits[row]; e < end && sound; ++e) {
     // The processor foresees those of a feature, but not the next one's.
     if (e + 1 < end) PrefetchFirst(connections, x.ids.ids[e + 1]);
+    const int32_t feature = x.ids.ids[e];
     const CsrView& neurons = connections.neurons;
-    const int64_t first = neurons.splits[x.ids.ids[e]], last = neurons.splits[x.ids.ids[e] + 1];
-    sound = first >= 0 && last <= connections.count;
-    if (sound && first < last) {
-      sound = Add(x.values[e], neurons.ids + first, connections.weights + first, last - first);
-    }
+    sound = connections.Within(feature) &&
+            Add(x.values[e], neurons.begin(feature), connections.weights + neurons.splits[feature],
+                neurons.length(feature));
   }
   ListTouchedLines();
   return sound;
