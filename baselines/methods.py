@@ -68,13 +68,13 @@ METHODS = {
     "dslide-lsh": _network(
         "D-SLIDE, active sets a sample", "LSH (SimHash), a sample", "LshSampler"
     ),
-    "dslide-shared": _network(
+    "dslide-shared_lsh": _network(
         "D-SLIDE, one active set a batch", "LSH, the batch, and its labels", "SharedLshSampler"
     ),
     "dslide-wta": _hashed("WTA"),
     "dslide-dwta": _hashed("DWTA"),
     "dslide-minhash": _hashed("MinHash"),
-    "dslide-learned": _hashed("Learned"),
+    "dslide-learned": _hashed("LearnedHash"),
     "dslide-uniform": _network("D-SLIDE, uniform negatives", "uniform", "UniformSampler"),
     "dslide-all": _network("D-SLIDE, all neurons", "all", "AllNeurons"),
     "dslide-linear": Kind(
@@ -84,7 +84,7 @@ METHODS = {
         learning_rate=1.0,
         settings={
             "optimizer": "SparseAdagrad",
-            "loss": "one against all",
+            "loss": "one-vs-rest",
             "hidden layer": "none",
             "active": "ten for each label of a mean sample (25 at least), and the labels",
         },
@@ -131,7 +131,7 @@ METHODS = {
 GROUPS = {
     "usual": (
         "dslide-lsh",
-        "dslide-shared",
+        "dslide-shared_lsh",
         "dslide-linear",
         "horovod-dense",
         "horovod-sampled",
@@ -142,7 +142,7 @@ GROUPS = {
     "study": (
         "dslide-linear",
         "omikuji",
-        "dslide-shared",
+        "dslide-shared_lsh",
         "dslide-lsh",
         "dslide-learned",
         "dslide-wta",

@@ -165,7 +165,7 @@ def active_per_sample(model: keras.Model, train, args: argparse.Namespace) -> fl
     hidden = x
     for hidden_layer in model.layers[:-1]:
         hidden = hidden_layer(hidden)
-    _, selection = layer._at_work.sampled_logits(hidden, label_forms.to_csr(y, layer.units))
+    _, selection = layer._sampled_weights.sampled_logits(hidden, label_forms.to_csr(y, layer.units))
     own, shared = selection.active
     # A shared neuron that is among a row's own is one neuron.
     doubled = np.isin(own.ids, shared).sum()

@@ -6,7 +6,7 @@ strategy. It pins itself to a core before TensorFlow counts the cores, connects 
 with a line of JSON. A rank without orders reads from its socket, so it takes no time from others.
 
 With `--echo` a lone process plays each rank in turn, without MPI: every exchange gives a rank its
-own parcel in place of its peers', of the same size. A rank then has a core for itself however few
+own message in place of its peers', of the same size. A rank then has a core for itself however few
 there are, and its time is that of computing and packing alone.
 """
 
@@ -94,10 +94,10 @@ def echo(rank: int, size: int) -> Any:
             """The others are elsewhere."""
             return [value if peer == rank else None for peer in range(size)]
 
-        def _exchange(self, kind: str, parcels: list) -> list:
-            sent = sum(len(p) + HEADER.size for peer, p in enumerate(parcels) if peer != rank)
+        def _exchange(self, kind: str, messages: list) -> list:
+            sent = sum(len(p) + HEADER.size for peer, p in enumerate(messages) if peer != rank)
             self.stats.add(kind, Counts(exchanges=1, messages_sent=size - 1, bytes_sent=sent))
-            return [parcels[rank]] * size
+            return [messages[rank]] * size
 
     return Echo()
 

@@ -78,7 +78,7 @@ OPS_OF_SAMPLERS = {
     "select_from_tables": "select",
     "select_for_batch": "select",
     "sample_neurons": "sample",
-    "log_shares": "sample",
+    "log_importance_weights": "sample",
 }
 
 
@@ -133,11 +133,11 @@ class Step:
         self.timed = TimedOps(clock)
         self.optimizer = model.optimizer
         self.input, self.output = model.layers
-        self.at_work = self.output._at_work
+        self.sampled = self.output._sampled_weights
 
     def run(self, batch: tuple[Any, Any], number: int) -> Counts:
         """All phases on a batch; step `number` since the last rebuild decides what is random."""
-        self.forward(batch, self.at_work.step + number)
+        self.forward(batch, self.sampled.step + number)
         self.backward()
         self.update()
         return self.counts()
@@ -145,31 +145,31 @@ class Step:
     def forward(self, batch: tuple[Any, Any], step: Any) -> None:
         from tf_dslide import labels
 
-        at_work, ops, phase = self.at_work, self.ops, self.clock.phase
+        sampled, ops, phase = self.sampled, self.ops, self.clock.phase
         self.x, y = batch
         with phase("input forward"):
             self.hidden = self.input.call(self.x)
         with phase("labels"):
-            self.labels = labels.to_csr(y, at_work.units)
+            self.labels = labels.to_csr(y, sampled.units)
         with self.timed.watch():
-            self.selection = at_work.selector.select(
-                self.hidden, self.labels, at_work.kernel, at_work.bias, step
+            self.selection = sampled.selector.select(
+                self.hidden, self.labels, sampled.kernel, sampled.bias, step
             )
         active = self.selection.active
         with phase("transpose"):
-            self.view = ops.transpose(active, at_work.units)
+            self.view = ops.csc_from_csr(active, sampled.units)
         # In training one op does both.
-        self.own_view = ops.transpose(active._replace(shared=ops.no_neurons()), at_work.units)
+        self.own_view = ops.csc_from_csr(active._replace(shared=ops.no_neurons()), sampled.units)
         with phase("forward own"):
             own = self.logits(self.own_view).own
         no_own = ops.Csr(active.own.row_splits * 0, ops.no_neurons())
-        shared_view = ops.transpose(active._replace(own=no_own), at_work.units)
+        shared_view = ops.csc_from_csr(active._replace(own=no_own), sampled.units)
         with phase("forward shared"):
             shared = self.logits(shared_view).shared
         self.softmax(ops.ActiveLogits(own, shared))
 
     def logits(self, view: Any) -> Any:
-        return self.ops.active_logits(self.hidden, view, self.at_work.kernel, self.at_work.bias)
+        return self.ops.active_logits(self.hidden, view, self.sampled.kernel, self.sampled.bias)
 
     def softmax(self, logits: Any) -> None:
         """The loss and its gradient by the logits: the mean over the batch."""
@@ -179,18 +179,18 @@ class Step:
         upstream = tf.fill([rows], 1 / rows)
         active = self.selection.active
         with self.clock.phase("softmax"):
-            offsets = self.selection.offsets[1] or self.ops.no_offsets(logits)
+            offsets = self.selection.logit_adjustment[1] or self.ops.no_adjustment(logits)
             _, own, shared = self.raw.dslide_softmax_crossentropy(
                 **self.ops._active_sets(logits, active),
                 label_splits=self.labels.row_splits,
                 label_ids=self.labels.ids,
-                row_offsets=offsets.rows,
-                shared_offsets=offsets.neurons,
+                row_adjustment=offsets.rows,
+                shared_adjustment=offsets.neurons,
             )
             coef = self.ops.scale_rows(
                 self.ops.ActiveLogits(own, shared), active.own.row_splits, upstream
             )
-        self.parts = self.ops.RowGradientParts(self.hidden, *coef, self.view)
+        self.parts = self.ops.GradientFactors(self.hidden, *coef, self.view)
 
     def backward(self) -> None:
         with self.clock.phase("hidden gradient"):
@@ -199,7 +199,7 @@ class Step:
                 shared_coef=self.parts.shared_coef,
                 **self.view._asdict(),
                 like=self.hidden,
-                kernel=self.ops.handle(self.at_work.kernel),
+                kernel=self.ops.handle(self.sampled.kernel),
             )
 
     def update(self) -> None:
@@ -208,18 +208,18 @@ class Step:
 
         ops, phase = self.ops, self.clock.phase
         with phase("output update"):
-            self.apply(self.at_work.kernel, self.view.neurons, parts=self.parts)
+            self.apply(self.sampled.kernel, self.view.neurons, parts=self.parts)
         with phase("bias update"):
             sums = self.raw.dslide_entry_sums(**self.parts.inputs())
-            self.apply(self.at_work.bias, self.view.neurons, values=sums)
+            self.apply(self.sampled.bias, self.view.neurons, values=sums)
         features = ops.csr_from_sparse(self.x, self.input.kernel.shape[0])
         with phase("input update"):
             gradient = self.hidden_gradient * tf.cast(self.hidden > 0, tf.float32)
-            by_feature = ops.transpose(
+            by_feature = ops.csc_from_csr(
                 ops.ActiveSet(features, ops.no_neurons()), self.input.kernel.shape[0]
             )
             nothing = tf.zeros([gradient.shape[0], 0])
-            parts = ops.RowGradientParts(gradient, self.x.values, nothing, by_feature)
+            parts = ops.GradientFactors(gradient, self.x.values, nothing, by_feature)
             self.apply(self.input.kernel, by_feature.neurons, parts=parts)
             self.optimizer.update_step(
                 tf.reduce_sum(gradient, axis=0), self.input.bias, self.optimizer.learning_rate
@@ -232,13 +232,13 @@ class Step:
 
         if values is None:
             values = tf.zeros([0, *variable.shape[1:]])  # never looked at: the parts tell all
-        gradient = self.ops.RowSlices(values, rows, tf.constant(variable.shape))
+        gradient = self.ops.FactoredSlices(values, rows, tf.constant(variable.shape))
         gradient.parts = parts
         self.optimizer.update_step(gradient, variable, self.optimizer.learning_rate)
 
     def counts(self) -> Counts:
         """Those of the batch that ran last."""
-        selector, active = self.at_work.selector, self.selection.active
+        selector, active = self.sampled.selector, self.selection.active
         rows, dim = self.hidden.shape
         pointers = selector._bucket_ptr.numpy()
         tables = np.arange(len(pointers))
@@ -247,7 +247,7 @@ class Step:
         return Counts(
             rows=rows,
             dim=dim,
-            units=self.at_work.units,
+            units=self.sampled.units,
             features=self.input.kernel.shape[0],
             nonzeros=self.x.values.shape[0],
             features_seen=self.features_seen,
@@ -266,9 +266,9 @@ class Step:
         """Derives tables from the weights as the sampler does, without replacing its own."""
         import tensorflow as tf
 
-        hash_family = self.at_work.selector._hash
+        hash_family = self.sampled.selector._hash
         with self.clock.phase("hash weights"):
-            codes = hash_family.codes(tf.convert_to_tensor(self.at_work.kernel))
+            codes = hash_family.codes(tf.convert_to_tensor(self.sampled.kernel))
         with self.clock.phase("build tables"):
             self.ops.build_tables(codes, hash_family.buckets)
 

@@ -6,7 +6,7 @@ Classification Repository. Families have the same bits, tables, bucket size and 
 Printed for rows that were held out: the share of the 100 neurons of the highest logits that the
 buckets give with the budget of training (hashed neurons and the head) and with that of prediction,
 which also has the place of the random ones and larger windows; and the time of `fit`. Because each
-family trains a network of its own, the network that `Learned` trained is also hashed by the others.
+family trains its own network, and the one that `LearnedHash` trained is hashed by the others too.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tf_dslide import (  # noqa: E402
     WTA,
     DSlideDense,
     HashFamily,
-    Learned,
+    LearnedHash,
     LshSampler,
     MinHash,
     SimHash,
@@ -83,7 +83,7 @@ def family(name: str, bits: int, args: argparse.Namespace) -> HashFamily:
     if name == "simhash":
         return SimHash(bits, args.tables, seed=args.seed)
     if name == "learned":
-        return Learned(bits, args.tables, seed=args.seed)
+        return LearnedHash(bits, args.tables, seed=args.seed)
     if name == "minhash":
         return MinHash(tables=args.tables, address_bits=bits, seed=args.seed)
     winner_take_all = WTA if name == "wta" else DWTA
@@ -108,8 +108,8 @@ def trained(name: str, bits: int, train, args: argparse.Namespace) -> tuple[kera
     stream = batches(train, args.batch_size, shuffle=True, seed=args.seed)
     model.fit(stream.take(1), verbose=0)
     # The first rebuild of the schedule is a part of the time.
-    model.layers[-1]._at_work.step.assign(0)
-    model.layers[-1]._at_work.selector.set_state([0, 0])
+    model.layers[-1]._sampled_weights.step.assign(0)
+    model.layers[-1]._sampled_weights.selector.set_state([0, 0])
     start = time.perf_counter()
     model.fit(stream, epochs=args.epochs, verbose=0, shuffle=False)
     return model, time.perf_counter() - start
@@ -149,7 +149,7 @@ def measure(name: str, bits: int, train, test, args: argparse.Namespace) -> dict
     layer = model.layers[-1]
     layer.rebuild()
     hidden = tf.concat([model.layers[0](x) for x, _ in batches(test, 256)], axis=0)
-    selector = layer._at_work.selector
+    selector = layer._sampled_weights.selector
     result = {
         "family": name,
         "seconds": seconds,

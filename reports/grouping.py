@@ -10,7 +10,7 @@ DSLIDE = "dslide-"
 MANY_PROCESSES = (DSLIDE, "horovod-")
 TITLES = {
     "dslide-lsh": "D-SLIDE, LSH per sample",
-    "dslide-shared": "D-SLIDE, shared LSH",
+    "dslide-shared_lsh": "D-SLIDE, shared LSH",
     "dslide-linear": "D-SLIDE, linear",
     "horovod-dense": "Horovod dense",
     "horovod-sampled": "Horovod sampled",

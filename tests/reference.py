@@ -255,7 +255,7 @@ def selection_faults(
     return faults
 
 
-def log_shares(active: ActiveSet, drawn: Array, units: int) -> Array:
+def log_importance_weights(active: ActiveSet, drawn: Array, units: int) -> Array:
     """What to add to a row's logits of the shared neurons that `drawn` says came by chance.
 
     The logarithm of how many neurons each of those stands for that is not the row's own: all that
@@ -276,7 +276,7 @@ def log_uniform_probabilities(units: int) -> Array:
     return np.log1p(1 / (np.arange(units) + 1)) / np.log1p(units)
 
 
-class NeuronView(NamedTuple):
+class CscView(NamedTuple):
     """An active set seen from its neurons."""
 
     neurons: Array
@@ -286,7 +286,7 @@ class NeuronView(NamedTuple):
     shared_places: Array
 
 
-def transpose(active: ActiveSet) -> NeuronView:
+def csc_from_csr(active: ActiveSet) -> CscView:
     """The rows' own entries sorted by neuron, those of one neuron by their place.
 
     Shared neurons that no row has as its own stand among the neurons without entries.
@@ -295,7 +295,7 @@ def transpose(active: ActiveSet) -> NeuronView:
     neurons = np.union1d(own.ids, shared)
     order = np.argsort(own.ids, kind="stable")
     splits = np.searchsorted(own.ids[order], np.append(neurons, 2**31))
-    return NeuronView(
+    return CscView(
         neurons.astype(np.int32),
         splits.astype(np.int64),
         own.entry_rows()[order].astype(np.int32),

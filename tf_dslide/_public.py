@@ -3,7 +3,7 @@
 from tf_dslide._native import build_info
 from tf_dslide.centroids import start_from_centroids
 from tf_dslide.constraints import UnitRows
-from tf_dslide.hashing import DWTA, WTA, HashFamily, Learned, MinHash, SimHash
+from tf_dslide.hashing import DWTA, WTA, HashFamily, LearnedHash, MinHash, SimHash
 from tf_dslide.hidden import DSlideHidden
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
@@ -34,7 +34,7 @@ __all__ = [
     "DSlideLinear",
     "HashFamily",
     "LabelPrior",
-    "Learned",
+    "LearnedHash",
     "LogUniformSampler",
     "LshSampler",
     "MinHash",

@@ -14,7 +14,7 @@ from tf_dslide._native import ops
 _TYPICAL_BUCKET = 64
 _MOST_ADDRESS_BITS = 18
 
-# What one round of `Learned` looks at: more cost time and gain little recall.
+# What one round of `LearnedHash` looks at: more cost time and gain little recall.
 _QUERIES_TO_LEARN_FROM = 256
 _NEURONS_TO_LEARN_FROM = 8192
 
@@ -431,7 +431,7 @@ class MinHash(HashFamily):
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
-class Learned(HashFamily):
+class LearnedHash(HashFamily):
     """Signs of projections that are trained to bring a sample and its best neurons together.
 
     Random projections know nothing of the data. The neurons of a trained layer share a direction,
@@ -466,9 +466,9 @@ class Learned(HashFamily):
 
     Example:
     >>> import numpy as np
-    >>> from tf_dslide import DSlideDense, Learned, LshSampler
-    >>> layer = DSlideDense(100_000, sampler=LshSampler(hash=Learned(bits=9, tables=50)))
-    >>> hash = Learned(bits=4, tables=3)
+    >>> from tf_dslide import DSlideDense, LearnedHash, LshSampler
+    >>> layer = DSlideDense(100_000, sampler=LshSampler(hash=LearnedHash(bits=9, tables=50)))
+    >>> hash = LearnedHash(bits=4, tables=3)
     >>> hash.build(dim=8, units=1000)
     >>> x = np.ones((2, 8), "float32")
     >>> codes = hash.codes(x)

@@ -122,7 +122,7 @@ class DSlideHidden(HashedLayer):
             inputs = tf.sparse.to_dense(tf.sparse.reorder(inputs))
         x = tf.cast(inputs, tf.float32)
         active = self._choose(tf.stop_gradient(x), bool(training))
-        view = ops.transpose(active, self.units)
+        view = ops.csc_from_csr(active, self.units)
         logits = ops.active_logits(x, view, self.kernel, self.bias)
         outputs = ops.sparse_from_active(
             ActiveLogits(*map(self.activation, logits)),
@@ -134,17 +134,17 @@ class DSlideHidden(HashedLayer):
 
     def _choose(self, x: tf.Tensor, training: bool) -> ActiveSet:
         """The neurons to compute for each row of `x`."""
-        at_work = self._at_work
+        sampled = self._sampled_weights
         if training:
             # The counter moves first, so that every step has its own random choices.
-            at_work.step.assign_add(1)
+            sampled.step.assign_add(1)
         labels = selectors.no_labels(x)
-        if at_work.selector is None or (self.inference == "all" and not training):
+        if sampled.selector is None or (self.inference == "all" and not training):
             return ActiveSet(labels, tf.range(self.units))
         # Inside a layer with mixed precision the public values are cast copies.
         kernel, bias = (v if v is None else v._value for v in (self.kernel, self.bias))
-        return at_work.selector.select(
-            x, labels if training else None, kernel, bias, at_work.step
+        return sampled.selector.select(
+            x, labels if training else None, kernel, bias, sampled.step
         ).active
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> keras.KerasTensor:

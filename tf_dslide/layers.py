@@ -277,7 +277,7 @@ class HashedLayer(_RowLayer):
     ) -> None:
         super().__init__(units, activation=activation, **kwargs)
         self.sampler = sampler
-        self._weights_at_work: lazy.Weights | None = None
+        self._built_weights: lazy.SampledWeights | None = None
 
     def build(self, input_shape: Any) -> None:
         """Makes `kernel` `(units, d)`, `bias` `(units,)` and the sampler's state."""
@@ -292,7 +292,7 @@ class HashedLayer(_RowLayer):
         selector = (
             None if self.sampler.selects_all else self.sampler.selector(self.units, dim, **part)
         )
-        self._weights_at_work = lazy.Weights(self.kernel, self.bias, selector, step)
+        self._built_weights = lazy.SampledWeights(self.kernel, self.bias, selector, step)
         if selector is not None:
             self._watch_kernel(selector)
         self.built = True
@@ -314,10 +314,10 @@ class HashedLayer(_RowLayer):
         self.kernel.assign = assign_and_invalidate
 
     @property
-    def _at_work(self) -> lazy.Weights:
-        if self._weights_at_work is None:
+    def _sampled_weights(self) -> lazy.SampledWeights:
+        if self._built_weights is None:
             raise ValueError(f"{self.name} is not built: call it on an input first")
-        return self._weights_at_work
+        return self._built_weights
 
     def rebuild(self) -> None:
         """Rebuilds the sampler's hash tables from the weights now.
@@ -327,9 +327,9 @@ class HashedLayer(_RowLayer):
         Raises:
             tf.errors.InvalidArgumentError: A weight is NaN or infinite; names neuron and value.
         """
-        at_work = self._at_work
-        if at_work.selector is not None:
-            at_work.selector.rebuild(at_work.kernel, at_work.bias, at_work.step)
+        sampled = self._sampled_weights
+        if sampled.selector is not None:
+            sampled.selector.rebuild(sampled.kernel, sampled.bias, sampled.step)
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the weights, the sampler's schedule and what it learned.
@@ -337,15 +337,15 @@ class HashedLayer(_RowLayer):
         Tables are rebuilt on load.
         """
         super().save_own_variables(store)
-        at_work = self._at_work
-        state = at_work.selector.get_state() if at_work.selector else []
-        store["sampler_schedule"] = np.array([int(at_work.step), *state], np.int64)
+        sampled = self._sampled_weights
+        state = sampled.selector.get_state() if sampled.selector else []
+        store["sampler_schedule"] = np.array([int(sampled.step), *state], np.int64)
         for name, variable in self._learned().items():
             store[name] = variable.numpy()
 
     def _learned(self) -> dict[str, tf.Variable]:
         """What the sampler learned, by its name in files."""
-        selector = self._at_work.selector
+        selector = self._sampled_weights.selector
         return {} if selector is None else {f"sampler_{k}": v for k, v in selector.learned.items()}
 
     def load_own_variables(self, store: Any) -> None:
@@ -367,10 +367,10 @@ class HashedLayer(_RowLayer):
             )
         super().load_own_variables({name: store[name] for name in names})
         step, *state = (int(value) for value in np.asarray(store["sampler_schedule"]))
-        at_work = self._at_work
-        at_work.step.assign(step)
-        if at_work.selector is not None and state:
-            at_work.selector.set_state(state)
+        sampled = self._sampled_weights
+        sampled.step.assign(step)
+        if sampled.selector is not None and state:
+            sampled.selector.set_state(state)
         for name, variable in learned.items():
             variable.assign(np.asarray(store[name]))
 
@@ -463,7 +463,9 @@ class DSlideDense(HashedLayer):
         leading = tf.shape(inputs)[:-1]
         x = tf.cast(tf.reshape(inputs, [-1, self.kernel.shape[1]]), tf.float32)
         make = lazy.DenseLogits if self._split is None else self._split.lazy_logits
-        return lazy.attach(outputs, make(self._at_work, x, leading, outputs, bool(training)))
+        return lazy.attach(
+            outputs, make(self._sampled_weights, x, leading, outputs, bool(training))
+        )
 
     def _warn_of_eager_cost(self, outputs: tf.Tensor) -> None:
         if getattr(self, "_warned", False) or outputs.shape.num_elements() < 1 << 22:
@@ -509,11 +511,13 @@ class DSlideDense(HashedLayer):
             raise ValueError(f"`k` is {k} but the layer has only {self.units} units")
         hidden = tf.cast(tf.convert_to_tensor(hidden), tf.float32)
         if self._split is not None:
-            return self._split.top_k(self._at_work, hidden, k, exact or self.sampler.selects_all)
+            return self._split.top_k(
+                self._sampled_weights, hidden, k, exact or self.sampler.selects_all
+            )
         if exact:
-            return self._at_work.exact_top_k(hidden, k)
+            return self._sampled_weights.exact_top_k(hidden, k)
         if self.sampler.selects_all:
             raise ValueError(
                 "`exact=False` needs a sampler that picks neurons; this layer has AllNeurons"
             )
-        return self._at_work.likely_top_k(hidden, k)
+        return self._sampled_weights.likely_top_k(hidden, k)

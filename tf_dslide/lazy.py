@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_dslide._native import ops
-from tf_dslide._native.ops import ActiveLogits, ActiveSet, Connections, Csr, Features
+from tf_dslide._native.ops import ActiveLogits, ActiveSet, Csr, Features, SparseKernel
 from tf_dslide.selectors import Selection, Selector
 
 _ATTRIBUTE = "_dslide"
@@ -20,7 +20,7 @@ _ATTRIBUTE = "_dslide"
 _usual_k = 1
 
 
-class Weights:
+class SampledWeights:
     """A layer's kernel and bias with the sampler at work on them.
 
     Attributes:
@@ -45,7 +45,7 @@ class Weights:
         return int(self.kernel.shape[0])
 
     def sampled_logits(self, x: tf.Tensor, labels: Csr | None) -> tuple[ActiveLogits, Selection]:
-        """Logits of the active set only, without the sampler's offsets, and the set.
+        """Logits of the active set only, without the sampler's adjustment, and the set.
 
         Without labels, the neurons that are likely to score high.
         """
@@ -53,7 +53,7 @@ class Weights:
             raise RuntimeError("there is nothing to sample: every neuron is active")
         selection = self.selector.select(x, labels, self.kernel, self.bias, self.step)
         # A part of a layer may have no neurons.
-        view = ops.transpose(selection.active, max(1, self.units))
+        view = ops.csc_from_csr(selection.active, max(1, self.units))
         return ops.active_logits(x, view, self.kernel, self.bias), selection
 
     def exact_top_k(self, x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -157,7 +157,7 @@ class DenseLogits(LazyLogits):
 
     def __init__(
         self,
-        weights: Weights,
+        weights: SampledWeights,
         x: tf.Tensor,
         leading: tf.Tensor,
         outputs: tf.Tensor,
@@ -200,18 +200,20 @@ class DenseLogits(LazyLogits):
         logits, selection = self._weights.sampled_logits(self._x, labels)
         active = selection.active
         self._sampled = (ActiveLogits(*map(tf.stop_gradient, logits)), active)
-        own_offsets, shared_offsets = selection.offsets
+        own_adjustment, shared_adjustment = selection.logit_adjustment
         if binary:
-            return ops.binary_crossentropy(logits, active, labels, own_offsets, shared_offsets)
-        if own_offsets is not None:
-            logits = logits._replace(own=logits.own + own_offsets)
-        return ops.softmax_crossentropy(logits, active, labels, shared_offsets)
+            return ops.binary_crossentropy(
+                logits, active, labels, own_adjustment, shared_adjustment
+            )
+        if own_adjustment is not None:
+            logits = logits._replace(own=logits.own + own_adjustment)
+        return ops.softmax_crossentropy(logits, active, labels, shared_adjustment)
 
     def _best_of_all(self, k: int) -> tf.Tensor:
         return self._weights.exact_top_k(self._x, k)[0]
 
 
-class ConnectedLogits(LazyLogits):
+class SparseLinearLogits(LazyLogits):
     """Lazy logits of a `DSlideLinear`.
 
     Args:
@@ -223,7 +225,7 @@ class ConnectedLogits(LazyLogits):
 
     def __init__(
         self,
-        connections: Connections,
+        connections: SparseKernel,
         x: Features,
         active: int,
         leading: tf.Tensor,
@@ -242,8 +244,8 @@ class ConnectedLogits(LazyLogits):
 
     def _loss(self, labels: Csr, binary: bool) -> tf.Tensor:
         if not self._training:
-            return ops.connected_losses(self._x, self._connections, labels)[int(binary)]
-        own, logits = ops.activate_connected(self._x, self._connections, labels, self._active)
+            return ops.sparse_linear_losses(self._x, self._connections, labels)[int(binary)]
+        own, logits = ops.sparse_linear_select(self._x, self._connections, labels, self._active)
         given = ActiveLogits(logits, tf.zeros([tf.size(own.row_splits) - 1, 0]))
         active = ActiveSet(own, ops.no_neurons())
         self._sampled = (ActiveLogits(*map(tf.stop_gradient, given)), active)
@@ -252,7 +254,7 @@ class ConnectedLogits(LazyLogits):
         return ops.softmax_crossentropy(given, active, labels)
 
     def _best_of_all(self, k: int) -> tf.Tensor:
-        return ops.connected_top_k(self._x, self._connections, k)[0]
+        return ops.sparse_linear_top_k(self._x, self._connections, k)[0]
 
 
 def dense_binary_crossentropy(labels: Csr, logits: tf.Tensor) -> tf.Tensor:
@@ -273,7 +275,7 @@ def sums_of_labels(labels: Csr, logits: tf.Tensor) -> tf.Tensor:
 _BLOCK = 1 << 24
 
 
-def _binary_by_blocks(x: tf.Tensor, labels: Csr, weights: Weights) -> tf.Tensor:
+def _binary_by_blocks(x: tf.Tensor, labels: Csr, weights: SampledWeights) -> tf.Tensor:
     """The binary loss over all units, some rows at a time. It has no gradient."""
     rows, height = tf.shape(x)[0], max(1, _BLOCK // weights.units)
     bias = 0.0 if weights.bias is None else tf.convert_to_tensor(weights.bias)

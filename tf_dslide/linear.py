@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_dslide import lazy
 from tf_dslide._checks import of_format, require_positive
 from tf_dslide._native import ops
-from tf_dslide._native.ops import Connections, Csr, Features
+from tf_dslide._native.ops import Csr, Features, SparseKernel
 from tf_dslide.data.dataset import Dataset
 from tf_dslide.optimizers import SparseAdagrad
 
@@ -24,7 +24,7 @@ FORMAT = 1
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
 class DSlideLinear(keras.layers.Layer):
-    """A linear classifier of sparse features with very many classes, one against all.
+    """A linear classifier of sparse features with very many classes, one-vs-rest.
 
     `logits = input @ kernel + bias`, where the kernel has a weight only for features and labels
     that occur together in the training data: `adapt` finds these connections and starts each weight
@@ -148,7 +148,7 @@ class DSlideLinear(keras.layers.Layer):
             raise ValueError(
                 f"{self.name} has {self.units} units, but the data have {dataset.num_labels} labels"
             )
-        splits, neurons, together = ops.connect(
+        splits, neurons, together = ops.cooccurrences(
             _csr(dataset.features),
             dataset.num_features,
             _csr(dataset.labels),
@@ -203,20 +203,20 @@ class DSlideLinear(keras.layers.Layer):
             self._found = None
         self.built = True
 
-    def _connections(self) -> Connections:
+    def _connections(self) -> SparseKernel:
         splits, neurons = ops.value_of(self.splits), ops.value_of(self.neurons)
-        return Connections(splits, neurons, self.kernel, self.bias, self.units)
+        return SparseKernel(splits, neurons, self.kernel, self.bias, self.units)
 
     def call(self, inputs: Any, training: bool | None = None) -> tf.Tensor:
         """The dense logits, carrying what computes with them lazily."""
         x, connections = self._features(inputs), self._connections()
-        logits = tf.ensure_shape(ops.connected_logits(x, connections), (None, self.units))
+        logits = tf.ensure_shape(ops.sparse_linear_logits(x, connections), (None, self.units))
         outputs = tf.cast(logits, self.compute_dtype)
         leading = tf.shape(x.rows.row_splits)[:1] - 1
         assert self.active is not None, "`adapt` sets it"
         return lazy.attach(
             outputs,
-            lazy.ConnectedLogits(connections, x, self.active, leading, outputs, bool(training)),
+            lazy.SparseLinearLogits(connections, x, self.active, leading, outputs, bool(training)),
         )
 
     def _features(self, inputs: Any) -> Features:
@@ -253,7 +253,7 @@ class DSlideLinear(keras.layers.Layer):
             raise ValueError(f"{self.name} is not built: call it on an input first")
         if require_positive("k", k) > self.units:
             raise ValueError(f"`k` is {k} but the layer has only {self.units} units")
-        return ops.connected_top_k(self._features(inputs), self._connections(), k)
+        return ops.sparse_linear_top_k(self._features(inputs), self._connections(), k)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """`(batch, units)`."""

@@ -106,7 +106,7 @@ class SlideBinaryCrossentropy(_ActiveLoss):
     do not compete. On the output of a `DSlideDense` or `DSlideLinear` in training the sum runs over
     the row's active set: its labels and the neurons that the layer picked. One that was drawn by
     chance counts for all that it stands for (with the LSH samplers, and with `UniformSampler` and
-    `LogUniformSampler` if `correction=True`). In `evaluate` it runs over all units. On any other
+    `LogUniformSampler` if `subtract_log_q=True`). In `evaluate` it runs over all units. On other
     logits it is the ordinary sum.
 
     A row without labels has all its active neurons as negatives.

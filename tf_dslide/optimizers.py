@@ -82,7 +82,7 @@ class _RowOptimizer(keras.optimizers.Optimizer):
         if not isinstance(gradient, tf.IndexedSlices):
             dense(arguments, tf.cast(gradient, tf.float32))
             return
-        parts = ops.parts_of(gradient)
+        parts = ops.factors_of(gradient)
         if parts is not None:
             row_gradient(arguments, parts)
         else:
@@ -281,7 +281,7 @@ class SparseAdagrad(_RowOptimizer):
 
 def _without_repeats(gradient: Any) -> Any:
     """The same slices with each row named once."""
-    if not isinstance(gradient, tf.IndexedSlices) or ops.parts_of(gradient) is not None:
+    if not isinstance(gradient, tf.IndexedSlices) or ops.factors_of(gradient) is not None:
         return gradient
     rows, places = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))

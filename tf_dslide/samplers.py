@@ -114,7 +114,7 @@ class LshSampler(Sampler):
         threshold: Tables that must hold a neuron, for `selection="threshold"` alone.
         rehash_every: Rebuilds of the schedule from one draw of new hash functions to the next;
             `None` or 0 keeps them. Other rebuilds, of weights that were replaced or loaded or asked
-            for, do not count, nor do those that `rebuild_on_drift` leaves out. Not with `Learned`.
+            for do not count, nor do those that `rebuild_on_drift` leaves out. Not with learning.
         rebuild_on_drift: Rebuild only if more than this share of codes, in [0, 1), has changed
             since the tables were built; the intervals then say when to look. Looking hashes 256
             neurons, always the same, drawn by `seed`. (MONGOOSE, Chen et al., ICLR 2021, has a
@@ -222,7 +222,9 @@ class LshSampler(Sampler):
             bucket_size=self.bucket_size,
             bucket_policy=self.bucket_policy,
             # 0 chooses those that most tables hold.
-            least_votes={"frequency": 0, "union": 1, "threshold": self.threshold}[self.selection],
+            min_collisions={"frequency": 0, "union": 1, "threshold": self.threshold}[
+                self.selection
+            ],
             rebuild_every=self.rebuild_every,
             rebuild_decay=self.rebuild_decay,
             rehash_every=self.rehash_every,
@@ -302,9 +304,11 @@ class _SampledSoftmax(Sampler):
 
     distribution = ""
 
-    def __init__(self, num_sampled: int = 1024, correction: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self, num_sampled: int = 1024, subtract_log_q: bool = False, seed: int = 0
+    ) -> None:
         self.num_sampled = require_positive("num_sampled", num_sampled)
-        self.correction = bool(correction)
+        self.subtract_log_q = bool(subtract_log_q)
         self.seed = int(seed)
 
     def selector(self, units: int, dim: int, part: Part | None = None) -> Selector:
@@ -319,7 +323,7 @@ class _SampledSoftmax(Sampler):
         """The arguments that make this sampler again."""
         return {
             "num_sampled": self.num_sampled,
-            "correction": self.correction,
+            "subtract_log_q": self.subtract_log_q,
             "seed": self.seed,
         }
 
@@ -333,7 +337,7 @@ class UniformSampler(_SampledSoftmax):
 
     Args:
         num_sampled: Neurons drawn a step, distinct.
-        correction: Subtract the logarithm of the expected count from the logits, labels included,
+        subtract_log_q: Subtract the logarithm of the expected count from the logits, labels too,
             as `tf.nn.sampled_softmax_loss` does.
         seed: Integer that fixes the draws.
 
@@ -355,18 +359,18 @@ class LogUniformSampler(_SampledSoftmax):
     """The classic sampled softmax with log-uniform (Zipf-like) negatives.
 
     For labels numbered by falling frequency, as words of a vocabulary often are:
-    `P(id) = log(1 + 1 / (id + 1)) / log(1 + units)`.
+        subtract_log_q: Subtract the logarithm of the expected count from the logits, labels too.
 
     Args:
         num_sampled: Neurons drawn a step, distinct.
-        correction: Subtract the logarithm of the expected count from the logits, labels included.
+        subtract_log_q: Subtract the logarithm of the expected count from the logits, labels too.
             The expectation takes the draws as independent, and their number as the one that gives
             `num_sampled` distinct ids on average.
         seed: Integer that fixes the draws.
 
     Example:
     >>> from tf_dslide import DSlideDense, LogUniformSampler
-    >>> layer = DSlideDense(100_000, sampler=LogUniformSampler(4096, correction=True))
+    >>> layer = DSlideDense(100_000, sampler=LogUniformSampler(4096, subtract_log_q=True))
     """
 
     distribution = "log_uniform"

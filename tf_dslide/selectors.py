@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_dslide._native import ops
-from tf_dslide._native.ops import ActiveSet, Csr, SharedOffsets
+from tf_dslide._native.ops import ActiveSet, Csr, SharedAdjustment
 from tf_dslide.hashing import HashFamily
 
 
@@ -18,12 +18,13 @@ class Selection(NamedTuple):
 
     Attributes:
         active: The active set.
-        offsets: What the loss adds to its logits, `None` for nothing: to those of the rows' own
-            neurons, `(nnz,)`, and to those of the shared ones.
+        logit_adjustment: What the loss adds to the logits (log importance weights, or minus log q),
+            `None` for nothing: to those of the rows' own neurons, `(nnz,)`, and to those of the
+            shared ones.
     """
 
     active: ActiveSet
-    offsets: tuple[tf.Tensor | None, SharedOffsets | None] = (None, None)
+    logit_adjustment: tuple[tf.Tensor | None, SharedAdjustment | None] = (None, None)
 
 
 def no_labels(x: tf.Tensor) -> Csr:
@@ -114,7 +115,7 @@ class TableSettings(NamedTuple):
         counts: How the neurons of a sample divide.
         bucket_size: Neurons taken from one bucket at most; four times as many to predict.
         bucket_policy: What a long bucket gives.
-        least_votes: Tables that must hold a neuron; 0 to choose those that most hold.
+        min_collisions: Tables that must hold a neuron; 0 to choose those that most hold.
         rebuild_every: Steps until the first rebuild.
         rebuild_decay: Growth of the interval.
         rehash_every: Rebuilds of the schedule between draws of hash functions, or `None`.
@@ -125,7 +126,7 @@ class TableSettings(NamedTuple):
     counts: Counts
     bucket_size: int
     bucket_policy: str
-    least_votes: int
+    min_collisions: int
     rebuild_every: int
     rebuild_decay: float
     rehash_every: int | None
@@ -331,7 +332,7 @@ class TableSelector(Selector):
         *,
         hashed: int,
         bucket_size: int,
-        least_votes: int = 0,
+        min_collisions: int = 0,
         by_code: bool = False,
     ) -> Csr:
         """Each row's labels and what its buckets hold."""
@@ -346,7 +347,7 @@ class TableSelector(Selector):
             bucket_size=bucket_size,
             seed=self._settings.seed,
             from_start=self._settings.bucket_policy != "window",
-            least_votes=least_votes,
+            min_collisions=min_collisions,
             by_code=by_code,
         )
 
@@ -358,7 +359,7 @@ class TableSelector(Selector):
             step,
             hashed=self._settings.counts.hashed,
             bucket_size=self._settings.bucket_size,
-            least_votes=self._settings.least_votes,
+            min_collisions=self._settings.min_collisions,
         )
         return self._with_random(own, self._head, random, step)
 
@@ -373,8 +374,8 @@ class TableSelector(Selector):
             seed=self._settings.seed,
         )
         active = ActiveSet(own, shared)
-        shares = ops.log_shares(active, drawn, self._units)
-        return Selection(active, (None, SharedOffsets(shares, drawn)))
+        shares = ops.log_importance_weights(active, drawn, self._units)
+        return Selection(active, (None, SharedAdjustment(shares, drawn)))
 
     def _renew(
         self, kernel: Any, bias: Any, step: tf.Tensor, due: tf.Tensor, x: tf.Tensor | None
@@ -465,7 +466,7 @@ class SharedTableSelector(TableSelector):
             bucket_size=self._settings.bucket_size,
             seed=self._settings.seed,
             from_start=self._settings.bucket_policy != "window",
-            least_votes=self._settings.least_votes,
+            min_collisions=self._settings.min_collisions,
         )
         return self._with_random(labels, fixed, random, step)
 
@@ -474,7 +475,7 @@ class RandomDraws(Protocol):
     """What a sampler says of its draws."""
 
     num_sampled: int
-    correction: bool
+    subtract_log_q: bool
     distribution: str
     seed: int
 
@@ -508,10 +509,10 @@ class RandomSelector(Selector):
         drawn = drawn[edges[0] : edges[1]] - begin
         own = no_labels(x) if labels is None else labels
         active = ActiveSet(own, drawn)
-        if not self._sampler.correction:
+        if not self._sampler.subtract_log_q:
             return Selection(active)
         own_log, drawn_log = (
             self._sampler.log_expected_count(ids + begin, self._units) for ids in (own.ids, drawn)
         )
         every_row = tf.ones(tf.shape(own.row_splits)[:1] - 1)
-        return Selection(active, (-own_log, SharedOffsets(every_row, -drawn_log)))
+        return Selection(active, (-own_log, SharedAdjustment(every_row, -drawn_log)))

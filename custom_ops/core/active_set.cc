@@ -109,8 +109,8 @@ Membership::Membership(const IdList& list)
   for (const int32_t id : list_) bits_[id >> 6] |= uint64_t{1} << (id & 63);
 }
 
-std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries, int64_t units,
-                            const ParallelFor& parallel) {
+std::string CheckCscView(const CscView& view, int64_t rows, int64_t entries, int64_t units,
+                         const ParallelFor& parallel) {
   if (view.splits[0] != 0 || view.splits[view.count] != entries) {
     return "the neurons' splits must run from 0 to the number of entries, " +
            std::to_string(entries);
@@ -196,8 +196,9 @@ SharedNeurons SampleNeurons(int64_t units, int64_t count, const IdList& fixed,
   return result;
 }
 
-std::vector<float> LogShares(const CsrView& own, const IdList& shared, const float* drawn,
-                             int64_t units, const ParallelFor& parallel) {
+std::vector<float> LogImportanceWeights(const CsrView& own, const IdList& shared,
+                                        const float* drawn, int64_t units,
+                                        const ParallelFor& parallel) {
   const Membership membership(shared);
   const int64_t all_drawn = std::count(drawn, drawn + shared.count, 1.0f);
   std::vector<float> result(own.rows, 0.0f);

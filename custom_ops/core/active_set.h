@@ -94,13 +94,14 @@ SharedNeurons SampleNeurons(int64_t units, int64_t count, const IdList& fixed,
 // drawn ones that are not the row's own. 0 where there is none. If the draw was uniform, the row's
 // sum of exponentials with this added to the logits of those drawn is an unbiased estimate of the
 // sum over all units. `drawn` holds 1 or 0 for each shared neuron.
-std::vector<float> LogShares(const CsrView& own, const IdList& shared, const float* drawn,
-                             int64_t units, const ParallelFor& parallel);
+std::vector<float> LogImportanceWeights(const CsrView& own, const IdList& shared,
+                                        const float* drawn, int64_t units,
+                                        const ParallelFor& parallel);
 
 // The active sets of a batch seen from the neurons: neuron neurons[u] is active in the samples
 // entry_row[e], at the places entry_index[e] of the CSR, for e in [splits[u], splits[u + 1]).
 // Besides, the neurons at shared_places are active in all samples.
-struct NeuronView {
+struct CscView {
   int64_t count;
   const int32_t* neurons;
   const int64_t* splits;
@@ -116,8 +117,8 @@ struct NeuronView {
 
 // Says what is wrong with a view of `entries` entries in `rows` samples; empty if nothing is. That
 // each entry has a place of its own is left to `EntriesAreDistinct`.
-std::string CheckNeuronView(const NeuronView& view, int64_t rows, int64_t entries, int64_t units,
-                            const ParallelFor& parallel);
+std::string CheckCscView(const CscView& view, int64_t rows, int64_t entries, int64_t units,
+                         const ParallelFor& parallel);
 
 // Whether every place in [0, entries) is named once.
 bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries, const ParallelFor& parallel);

@@ -18,8 +18,8 @@ struct ActiveSets {
   const float* logits;         // of each entry of `own`
   const float* shared_logits;  // (rows, shared)
   // What the softmax adds to a shared neuron's logit: its row's value times its own. Null: nothing.
-  const float* row_offsets = nullptr;
-  const float* shared_offsets = nullptr;
+  const float* row_adjustment = nullptr;
+  const float* shared_adjustment = nullptr;
 };
 
 // What some of a row's units add to its softmax: the largest of their logits, the logarithm of the

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "custom_ops/core/packed_panels.h"
 #include "custom_ops/core/prefetch.h"
-#include "custom_ops/core/strips.h"
 
 namespace dslide {
 namespace {
@@ -15,21 +15,21 @@ namespace {
 int64_t RowCost(int64_t d) { return 20 + d / 4; }
 int64_t EntryCost(int64_t d) { return 5 + d / 16; }
 
-int64_t NeuronCost(const NeuronView& view, int64_t d) {
+int64_t NeuronCost(const CscView& view, int64_t d) {
   return RowCost(d) + EntryCost(d) * view.size() / std::max<int64_t>(1, view.count);
 }
 
 // Rows of neurons that are asked for ahead of use.
 constexpr int64_t kAhead = 6;
 
-inline void PrefetchNeuron(const NeuronView& view, int64_t u, const float* w, int64_t d) {
+inline void PrefetchNeuron(const CscView& view, int64_t u, const float* w, int64_t d) {
   if (u + kAhead < view.count) PrefetchRange(w + view.neurons[u + kAhead] * d, d);
 }
 
 }  // namespace
 
-void ActiveLogits(const NeuronView& view, const float* x, const float* w, const float* bias,
-                  int64_t d, float* logits, const ParallelFor& parallel) {
+void ActiveLogits(const CscView& view, const float* x, const float* w, const float* bias, int64_t d,
+                  float* logits, const ParallelFor& parallel) {
   parallel(view.count, NeuronCost(view, d), [&](int64_t begin, int64_t end) {
     for (int64_t u = begin; u < end; ++u) {
       PrefetchNeuron(view, u, w, d);
@@ -55,10 +55,10 @@ int64_t GemmCost(int64_t products) { return 1 + products / 32; }
 
 }  // namespace
 
-void SharedLogits(const NeuronView& view, const float* x, int64_t rows, const float* w,
+void SharedLogits(const CscView& view, const float* x, int64_t rows, const float* w,
                   const float* bias, int64_t d, float* logits, const ParallelFor& parallel) {
   const int64_t shared = view.shared();
-  Strips weights(d, shared);
+  PackedPanels weights(d, shared);
   parallel(weights.count(), kStrip * RowCost(d), [&](int64_t begin, int64_t end) {
     for (int64_t strip = begin; strip < end; ++strip) {
       weights.SetColumns(strip, [&](int64_t s) { return w + view.shared_neuron(s) * d; });
@@ -107,7 +107,7 @@ void CsrMatMul(const CsrView& active, const float* coef, const float* w, int64_t
 namespace {
 
 // Borders of slabs of neurons with about the same number of entries each.
-std::vector<int64_t> SlabBorders(const NeuronView& view, const Slabs& slabs) {
+std::vector<int64_t> SlabBorders(const CscView& view, const Slabs& slabs) {
   std::vector<int64_t> borders(slabs.count() + 1, view.count);
   borders[0] = 0;
   for (int64_t slab = 1; slab < slabs.count(); ++slab) {
@@ -119,7 +119,7 @@ std::vector<int64_t> SlabBorders(const NeuronView& view, const Slabs& slabs) {
 
 }  // namespace
 
-void CsrMatMulByNeuron(const NeuronView& view, int64_t rows, const float* coef, const float* w,
+void CsrMatMulByNeuron(const CscView& view, int64_t rows, const float* coef, const float* w,
                        int64_t d, float* y, const ParallelFor& parallel) {
   // Each slab has sums of its own: few enough that they stay in the cache while it is at work.
   constexpr int64_t kSlabs = 8;
@@ -147,11 +147,11 @@ void CsrMatMulByNeuron(const NeuronView& view, int64_t rows, const float* coef, 
   });
 }
 
-void AddSharedMatMul(const NeuronView& view, int64_t rows, const float* coef, const float* w,
+void AddSharedMatMul(const CscView& view, int64_t rows, const float* coef, const float* w,
                      int64_t d, float* y, const ParallelFor& parallel) {
   const int64_t shared = view.shared();
   if (shared == 0) return;
-  Strips weights(shared, d);
+  PackedPanels weights(shared, d);
   parallel(shared, RowCost(d), [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       if (s + kAhead < end) PrefetchRange(w + view.shared_neuron(s + kAhead) * d, d);
@@ -176,13 +176,13 @@ void AddSharedMatMul(const NeuronView& view, int64_t rows, const float* coef, co
 namespace {
 
 // The gradients of the shared neurons' weights: (shared, d).
-std::unique_ptr<float[]> SharedGradients(const NeuronView& view, const GradientParts& parts,
+std::unique_ptr<float[]> SharedGradients(const CscView& view, const GradientFactors& parts,
                                          const ParallelFor& parallel) {
   const int64_t shared = view.shared(), d = parts.d, rows = parts.rows;
   std::unique_ptr<float[]> gradients(new float[shared * d]);
   if (rows == 0) std::fill_n(gradients.get(), shared * d, 0.0f);
   if (rows == 0 || shared == 0) return gradients;
-  Strips samples(rows, d);
+  PackedPanels samples(rows, d);
   parallel(rows, RowCost(d), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) samples.SetRow(row, parts.x + row * d);
   });
@@ -210,7 +210,7 @@ std::unique_ptr<float[]> SharedGradients(const NeuronView& view, const GradientP
 // the values each.
 class SharedCursor {
  public:
-  SharedCursor(const NeuronView& view, int64_t begin, const float* values, int64_t width)
+  SharedCursor(const CscView& view, int64_t begin, const float* values, int64_t width)
       : places_(view.shared_places),
         next_(std::lower_bound(places_.begin(), places_.end(), begin)),
         values_(values),
@@ -229,7 +229,7 @@ class SharedCursor {
   int64_t width_;
 };
 
-void NeuronGradient(const NeuronView& view, int64_t u, const GradientParts& parts,
+void NeuronGradient(const CscView& view, int64_t u, const GradientFactors& parts,
                     const float* shared_gradient, float* gradient) {
   const int64_t first = view.splits[u];
   Simd().sum_entries(parts.x, parts.d, view.entry_row + first, view.entry_index + first, parts.coef,
@@ -239,7 +239,7 @@ void NeuronGradient(const NeuronView& view, int64_t u, const GradientParts& part
 
 }  // namespace
 
-void RowGradient(const NeuronView& view, const GradientParts& parts, float* gradient,
+void RowGradient(const CscView& view, const GradientFactors& parts, float* gradient,
                  const ParallelFor& parallel) {
   const std::unique_ptr<float[]> shared = SharedGradients(view, parts, parallel);
   const int64_t d = parts.d;
@@ -254,7 +254,7 @@ void RowGradient(const NeuronView& view, const GradientParts& parts, float* grad
 namespace {
 
 // The sum of each column of the shared coefficients.
-std::vector<float> ColumnSums(const NeuronView& view, const GradientParts& parts,
+std::vector<float> ColumnSums(const CscView& view, const GradientFactors& parts,
                               const ParallelFor& parallel) {
   constexpr int64_t kColumns = 512;
   const int64_t count = view.shared();
@@ -270,7 +270,7 @@ std::vector<float> ColumnSums(const NeuronView& view, const GradientParts& parts
 
 }  // namespace
 
-void EntrySums(const NeuronView& view, const GradientParts& parts, float* sums,
+void EntrySums(const CscView& view, const GradientFactors& parts, float* sums,
                const ParallelFor& parallel) {
   const std::vector<float> shared = ColumnSums(view, parts, parallel);
   parallel(view.count, 5 + 2 * view.size() / std::max<int64_t>(1, view.count),
@@ -341,7 +341,7 @@ void UpdateRows(const RowUpdate& update, const int32_t* rows, int64_t count, con
   });
 }
 
-void UpdateRowsOf(const NeuronView& view, const GradientParts& parts, const RowUpdate& update,
+void UpdateRowsOf(const CscView& view, const GradientFactors& parts, const RowUpdate& update,
                   const ParallelFor& parallel) {
   const std::unique_ptr<float[]> shared = SharedGradients(view, parts, parallel);
   const int64_t d = update.d();

@@ -16,28 +16,28 @@ namespace dslide {
 
 // logits[e] = <x[row], w[neuron]> + bias[neuron] for each entry e. By neuron: a row of weights is
 // read once for all its samples. `bias` may be null.
-void ActiveLogits(const NeuronView& view, const float* x, const float* w, const float* bias,
-                  int64_t d, float* logits, const ParallelFor& parallel);
+void ActiveLogits(const CscView& view, const float* x, const float* w, const float* bias, int64_t d,
+                  float* logits, const ParallelFor& parallel);
 
 // y[row] = sum over the row's entries of coef[e] * w[neuron], by sample.
 void CsrMatMul(const CsrView& active, const float* coef, const float* w, int64_t d, float* y,
                const ParallelFor& parallel);
 
 // The logits of all samples for the shared neurons: (rows, shared).
-void SharedLogits(const NeuronView& view, const float* x, int64_t rows, const float* w,
+void SharedLogits(const CscView& view, const float* x, int64_t rows, const float* w,
                   const float* bias, int64_t d, float* logits, const ParallelFor& parallel);
 
 // CsrMatMul by neuron, for active sets whose rows share neurons: sums go to one buffer a slab of
 // neurons (a fixed number of slabs, so that the order of sums is fixed) and are added in order.
-void CsrMatMulByNeuron(const NeuronView& view, int64_t rows, const float* coef, const float* w,
+void CsrMatMulByNeuron(const CscView& view, int64_t rows, const float* coef, const float* w,
                        int64_t d, float* y, const ParallelFor& parallel);
 
 // y[row] += sum over the shared neurons of coef[row][s] * w[neuron].
-void AddSharedMatMul(const NeuronView& view, int64_t rows, const float* coef, const float* w,
+void AddSharedMatMul(const CscView& view, int64_t rows, const float* coef, const float* w,
                      int64_t d, float* y, const ParallelFor& parallel);
 
 // Samples with the values of their neurons: what the gradient of weights is computed from.
-struct GradientParts {
+struct GradientFactors {
   const float* x;  // (rows, d)
   int64_t rows;
   int64_t d;
@@ -47,12 +47,12 @@ struct GradientParts {
 
 // gradient[u] = sum over the entries of neurons[u] of coef[e] * x[row], and over all rows of
 // their shared coef * x[row] if the neuron is shared; (count, d).
-void RowGradient(const NeuronView& view, const GradientParts& parts, float* gradient,
+void RowGradient(const CscView& view, const GradientFactors& parts, float* gradient,
                  const ParallelFor& parallel);
 
 // sums[u] = sum of coef over the entries of neurons[u] and over all rows if the neuron is shared:
 // the gradient of a bias. Of the parts, x and d are not used.
-void EntrySums(const NeuronView& view, const GradientParts& parts, float* sums,
+void EntrySums(const CscView& view, const GradientFactors& parts, float* sums,
                const ParallelFor& parallel);
 
 // An optimizer's step on a variable with rows of length d.
@@ -124,7 +124,7 @@ void UpdateAll(const RowUpdate& update, int64_t count, const float* gradient,
 class GroupedRows {
  public:
   GroupedRows(const int32_t* rows, int64_t count);
-  NeuronView view() const {
+  CscView view() const {
     return {static_cast<int64_t>(unique_.size()),
             unique_.data(),
             splits_.data(),
@@ -144,7 +144,7 @@ void UpdateRows(const RowUpdate& update, const int32_t* rows, int64_t count, con
                 const ParallelFor& parallel);
 
 // RowGradient and UpdateRows in one sweep: a gradient row lives in the cache only.
-void UpdateRowsOf(const NeuronView& view, const GradientParts& parts, const RowUpdate& update,
+void UpdateRowsOf(const CscView& view, const GradientFactors& parts, const RowUpdate& update,
                   const ParallelFor& parallel);
 
 }  // namespace dslide

@@ -22,7 +22,7 @@ class LookupOp : public OpKernel {
   explicit LookupOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "hashed", &hashed_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "bucket_size", &bucket_size_));
-    OP_REQUIRES_OK(ctx, GetCount(ctx, "least_votes", &least_votes_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "min_collisions", &min_collisions_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("from_start", &from_start_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
   }
@@ -50,7 +50,7 @@ class LookupOp : public OpKernel {
               {},
               StepSeed(ctx, step, seed_),
               from_start_,
-              least_votes_};
+              min_collisions_};
     TF_RETURN_IF_ERROR(IdListInput(ctx, excluded, query->units, &query->excluded));
     return Check(ctx, *query, codes.NumElements());
   }
@@ -77,7 +77,7 @@ class LookupOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  int64_t hashed_, bucket_size_, least_votes_, seed_;
+  int64_t hashed_, bucket_size_, min_collisions_, seed_;
   bool from_start_;
 };
 
@@ -146,9 +146,9 @@ class SampleNeuronsOp : public OpKernel {
   Distribution distribution_;
 };
 
-class LogSharesOp : public OpKernel {
+class LogImportanceWeightsOp : public OpKernel {
  public:
-  explicit LogSharesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit LogImportanceWeightsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "units", &units_));
   }
 
@@ -164,8 +164,9 @@ class LogSharesOp : public OpKernel {
                   absl::InvalidArgumentError("drawn must hold 0 and 1; received " +
                                              std::to_string(drawn(s))));
     }
-    OP_REQUIRES_OK(ctx,
-                   SetVector(ctx, 0, LogShares(own, shared, drawn.data(), units_, PoolOf(ctx))));
+    OP_REQUIRES_OK(
+        ctx,
+        SetVector(ctx, 0, LogImportanceWeights(own, shared, drawn.data(), units_, PoolOf(ctx))));
   }
 
  private:
@@ -260,9 +261,9 @@ class CsrFromSparseOp : public OpKernel {
   int64_t columns_;
 };
 
-class TransposeOp : public OpKernel {
+class CscFromCsrOp : public OpKernel {
  public:
-  explicit TransposeOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit CscFromCsrOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "units", &units_));
   }
 
@@ -291,10 +292,11 @@ class TransposeOp : public OpKernel {
 REGISTER_KERNEL_BUILDER(Name("DslideSelectFromTables").Device(DEVICE_CPU), SelectFromTablesOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSelectForBatch").Device(DEVICE_CPU), SelectForBatchOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSampleNeurons").Device(DEVICE_CPU), SampleNeuronsOp);
-REGISTER_KERNEL_BUILDER(Name("DslideLogShares").Device(DEVICE_CPU), LogSharesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideLogImportanceWeights").Device(DEVICE_CPU),
+                        LogImportanceWeightsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCanonicalLabels").Device(DEVICE_CPU), CanonicalLabelsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCsrFromSparse").Device(DEVICE_CPU), CsrFromSparseOp);
-REGISTER_KERNEL_BUILDER(Name("DslideTranspose").Device(DEVICE_CPU), TransposeOp);
+REGISTER_KERNEL_BUILDER(Name("DslideCscFromCsr").Device(DEVICE_CPU), CscFromCsrOp);
 
 }  // namespace
 }  // namespace dslide

@@ -104,8 +104,8 @@ absl::Status SharedInput(OpKernelContext* ctx, int index, int64_t rows, int64_t 
   return ExpectEqual(ctx, "columns of the shared neurons' values", input.dim_size(1), count);
 }
 
-absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t entries,
-                             int64_t units, NeuronView* view) {
+absl::Status CscViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t entries,
+                          int64_t units, CscView* view) {
   for (int i = index; i < index + 5; ++i) TF_RETURN_IF_ERROR(ExpectRank(ctx, i, 1));
   const int64_t count = ctx->input(index).NumElements();
   TF_RETURN_IF_ERROR(
@@ -119,18 +119,18 @@ absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int6
            ctx->input(index + 2).flat<int32_t>().data(),
            ctx->input(index + 3).flat<int32_t>().data(),
            {ctx->input(index + 4).flat<int32_t>().data(), ctx->input(index + 4).NumElements()}};
-  return Invalid(ctx, CheckNeuronView(*view, rows, entries, units, PoolOf(ctx)));
+  return Invalid(ctx, CheckCscView(*view, rows, entries, units, PoolOf(ctx)));
 }
 
-absl::Status GradientPartsInput(OpKernelContext* ctx, int index, int64_t units, NeuronView* view,
-                                GradientParts* parts) {
+absl::Status GradientFactorsInput(OpKernelContext* ctx, int index, int64_t units, CscView* view,
+                                  GradientFactors* parts) {
   TF_RETURN_IF_ERROR(ExpectRank(ctx, index, 2));
   TF_RETURN_IF_ERROR(ExpectRank(ctx, index + 1, 1));
   const Tensor& x = ctx->input(index);
   const Tensor& coef = ctx->input(index + 1);
   *parts = {x.flat<float>().data(), x.dim_size(0), x.dim_size(1), coef.flat<float>().data(),
             nullptr};
-  TF_RETURN_IF_ERROR(NeuronViewInput(ctx, index + 3, parts->rows, coef.NumElements(), units, view));
+  TF_RETURN_IF_ERROR(CscViewInput(ctx, index + 3, parts->rows, coef.NumElements(), units, view));
   return SharedInput(ctx, index + 2, parts->rows, view->shared(), &parts->shared_coef);
 }
 

@@ -62,13 +62,13 @@ absl::Status SharedInput(OpKernelContext* ctx, int index, int64_t rows, int64_t 
                          const float** values);
 
 // Five inputs from `index` on, checked against the samples, entries and units they speak of.
-absl::Status NeuronViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t entries,
-                             int64_t units, NeuronView* view);
+absl::Status CscViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t entries,
+                          int64_t units, CscView* view);
 
 // What the gradient of weights is computed from, eight inputs from `index` on: x, coef, shared_coef
 // and the five of a view.
-absl::Status GradientPartsInput(OpKernelContext* ctx, int index, int64_t units, NeuronView* view,
-                                GradientParts* parts);
+absl::Status GradientFactorsInput(OpKernelContext* ctx, int index, int64_t units, CscView* view,
+                                  GradientFactors* parts);
 
 // Four inputs from `index` on: top, log_sum, label_count and upstream of each row.
 absl::Status TotalsInput(OpKernelContext* ctx, int index, int64_t rows, SoftmaxTotals* totals);

@@ -115,7 +115,7 @@ struct Rows {
     } else {
       const GroupedRows groups(ids, count);
       const std::vector<float> ones(count, 1.0f);
-      const GradientParts parts = {values, count, update.d(), ones.data(), nullptr};
+      const GradientFactors parts = {values, count, update.d(), ones.data(), nullptr};
       UpdateRowsOf(groups.view(), parts, update, PoolOf(ctx));
     }
     return absl::OkStatus();
@@ -125,9 +125,9 @@ struct Rows {
 struct Parts {
   static absl::Status Apply(OpKernelContext* ctx, int first, int64_t rows,
                             const RowUpdate& update) {
-    NeuronView view;
-    GradientParts parts;
-    TF_RETURN_IF_ERROR(GradientPartsInput(ctx, first, rows, &view, &parts));
+    CscView view;
+    GradientFactors parts;
+    TF_RETURN_IF_ERROR(GradientFactorsInput(ctx, first, rows, &view, &parts));
     TF_RETURN_IF_ERROR(ExpectEqual(ctx, "columns of x", parts.d, update.d()));
     UpdateRowsOf(view, parts, update, PoolOf(ctx));
     return absl::OkStatus();

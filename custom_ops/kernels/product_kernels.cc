@@ -1,4 +1,4 @@
-#include "custom_ops/core/one_against_all.h"
+#include "custom_ops/core/binary_crossentropy.h"
 #include "custom_ops/core/softmax.h"
 #include "custom_ops/core/sparse_output.h"
 #include "custom_ops/core/sparse_products.h"
@@ -24,8 +24,8 @@ class ActiveLogitsOp : public OpKernel {
     }
     const DenseScan scan = layer.scan();
     const int64_t entries = ctx->input(4).NumElements();
-    NeuronView view;
-    OP_REQUIRES_OK(ctx, NeuronViewInput(ctx, 1, scan.rows, entries, scan.units, &view));
+    CscView view;
+    OP_REQUIRES_OK(ctx, CscViewInput(ctx, 1, scan.rows, entries, scan.units, &view));
     OP_REQUIRES(ctx, EntriesAreDistinct(view.entry_index, entries, PoolOf(ctx)),
                 absl::InvalidArgumentError("entry_index must name every entry once"));
     Tensor *logits, *shared_logits;
@@ -86,8 +86,8 @@ class ActiveMatMulOp : public OpKernel {
     const int64_t rows = ctx->input(7).dim_size(0), units = kernel.shape(0).dim_size(0);
     const int64_t d = kernel.shape(0).dim_size(1);
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of like", ctx->input(7).dim_size(1), d));
-    NeuronView view;
-    OP_REQUIRES_OK(ctx, NeuronViewInput(ctx, 2, rows, ctx->input(0).NumElements(), units, &view));
+    CscView view;
+    OP_REQUIRES_OK(ctx, CscViewInput(ctx, 2, rows, ctx->input(0).NumElements(), units, &view));
     const float* shared_coef;
     OP_REQUIRES_OK(ctx, SharedInput(ctx, 1, rows, view.shared(), &shared_coef));
     Tensor* y;
@@ -104,10 +104,10 @@ class RowGradientOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    NeuronView view;
-    GradientParts parts;
-    OP_REQUIRES_OK(ctx,
-                   GradientPartsInput(ctx, 0, std::numeric_limits<int32_t>::max(), &view, &parts));
+    CscView view;
+    GradientFactors parts;
+    OP_REQUIRES_OK(
+        ctx, GradientFactorsInput(ctx, 0, std::numeric_limits<int32_t>::max(), &view, &parts));
     Tensor* gradient;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {view.count, parts.d}, &gradient));
     RowGradient(view, parts, gradient->flat<float>().data(), PoolOf(ctx));
@@ -119,10 +119,10 @@ class EntrySumsOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    NeuronView view;
-    GradientParts parts;
-    OP_REQUIRES_OK(ctx,
-                   GradientPartsInput(ctx, 0, std::numeric_limits<int32_t>::max(), &view, &parts));
+    CscView view;
+    GradientFactors parts;
+    OP_REQUIRES_OK(
+        ctx, GradientFactorsInput(ctx, 0, std::numeric_limits<int32_t>::max(), &view, &parts));
     Tensor* sums;
     OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {view.count}, &sums));
     EntrySums(view, parts, sums->flat<float>().data(), PoolOf(ctx));
@@ -145,10 +145,10 @@ absl::Status SoftmaxInput(OpKernelContext* ctx, ActiveSets* active, CsrView* lab
   TF_RETURN_IF_ERROR(ActiveSetsInput(ctx, active));
   TF_RETURN_IF_ERROR(CsrInput(ctx, 5, int64_t{1} << 31, true, labels));
   TF_RETURN_IF_ERROR(ExpectEqual(ctx, "rows of labels", labels->rows, active->own.rows));
-  TF_RETURN_IF_ERROR(ExpectVector(ctx, 7, "length of row_offsets", active->own.rows));
-  TF_RETURN_IF_ERROR(ExpectVector(ctx, 8, "length of shared_offsets", active->shared.count));
-  active->row_offsets = ctx->input(7).flat<float>().data();
-  active->shared_offsets = ctx->input(8).flat<float>().data();
+  TF_RETURN_IF_ERROR(ExpectVector(ctx, 7, "length of row_adjustment", active->own.rows));
+  TF_RETURN_IF_ERROR(ExpectVector(ctx, 8, "length of shared_adjustment", active->shared.count));
+  active->row_adjustment = ctx->input(7).flat<float>().data();
+  active->shared_adjustment = ctx->input(8).flat<float>().data();
   return absl::OkStatus();
 }
 
@@ -199,7 +199,7 @@ class BinaryCrossentropyOp : public ActiveLossOp {
 
   absl::Status Work(OpKernelContext* ctx, const ActiveSets& active, const CsrView& labels,
                     float* loss, float* gradient, float* shared_gradient) override {
-    TF_RETURN_IF_ERROR(ExpectVector(ctx, 9, "length of own_offsets", active.own.size()));
+    TF_RETURN_IF_ERROR(ExpectVector(ctx, 9, "length of own_adjustment", active.own.size()));
     return LostLabel(BinaryCrossentropy(active, ctx->input(9).flat<float>().data(), labels, loss,
                                         gradient, shared_gradient, PoolOf(ctx)));
   }

@@ -216,7 +216,7 @@ REGISTER_OP("DslideSelectFromTables")
     .Attr("hashed: int >= 0")
     .Attr("bucket_size: int >= 1")
     .Attr("from_start: bool = false")
-    .Attr("least_votes: int >= 0 = 0")
+    .Attr("min_collisions: int >= 0 = 0")
     .Attr("seed: int")
     .Attr("by_code: bool = false")
     .Output("row_splits: int64")
@@ -237,7 +237,7 @@ REGISTER_OP("DslideSelectForBatch")
     .Attr("hashed: int >= 0")
     .Attr("bucket_size: int >= 1")
     .Attr("from_start: bool = false")
-    .Attr("least_votes: int >= 0 = 0")
+    .Attr("min_collisions: int >= 0 = 0")
     .Attr("seed: int")
     .Output("ids: int32")
     .SetShapeFn([](InferenceContext* c) {
@@ -269,13 +269,13 @@ REGISTER_OP("DslideSampleNeurons")
       return absl::OkStatus();
     });
 
-REGISTER_OP("DslideLogShares")
+REGISTER_OP("DslideLogImportanceWeights")
     .Input("row_splits: int64")
     .Input("ids: int32")
     .Input("shared: int32")
     .Input("drawn: float")
     .Attr("units: int >= 1")
-    .Output("log_shares: float")
+    .Output("log_importance_weights: float")
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1, 1}));
       c->set_output(0, c->Vector(RowsOf(c, 0)));
@@ -309,7 +309,7 @@ REGISTER_OP("DslideCsrFromSparse")
       return absl::OkStatus();
     });
 
-REGISTER_OP("DslideTranspose")
+REGISTER_OP("DslideCscFromCsr")
     .Input("row_splits: int64")
     .Input("ids: int32")
     .Input("shared: int32")
@@ -432,8 +432,8 @@ REGISTER_OP("DslideActiveFromSparse")
 #define DSLIDE_SOFTMAX                            \
   DSLIDE_ACTIVE_SETS.Input("label_splits: int64") \
       .Input("label_ids: int32")                  \
-      .Input("row_offsets: float")                \
-      .Input("shared_offsets: float")
+      .Input("row_adjustment: float")             \
+      .Input("shared_adjustment: float")
 
 #define DSLIDE_TOTALS \
   Input("top: float").Input("log_sum: float").Input("label_count: float").Input("upstream: float")
@@ -471,7 +471,7 @@ REGISTER_OP("DslideSoftmaxCrossentropy")
     });
 
 REGISTER_OP("DslideBinaryCrossentropy")
-    .DSLIDE_SOFTMAX.Input("own_offsets: float")
+    .DSLIDE_SOFTMAX.Input("own_adjustment: float")
     .Output("loss: float")
     .Output("logits_gradient: float")
     .Output("shared_gradient: float")
@@ -590,7 +590,7 @@ REGISTER_OP("DslideFullCrossentropyGradient")
 
 // Connections: those of feature f lead to connection_neurons[connection_splits[f]] and so on, each
 // with a weight. The features of a batch are a CSR with values.
-REGISTER_OP("DslideConnect")
+REGISTER_OP("DslideCooccurrences")
     .Input("row_splits: int64")
     .Input("ids: int32")
     .Input("label_splits: int64")
@@ -623,7 +623,7 @@ REGISTER_OP("DslideConnect")
       .Attr("use_bias: int >= 0")         \
       .Attr("units: int >= 1")
 
-REGISTER_OP("DslideActivateConnected")
+REGISTER_OP("DslideSparseLinearSelect")
     .DSLIDE_CONNECTED_INPUTS.Input("label_splits: int64")
     .Input("label_ids: int32")
     .Attr("count: int >= 0")
@@ -645,7 +645,7 @@ REGISTER_OP("DslideActivateConnected")
     });
 
 // The weights are values, not variables: what reads a variable runs whether it is used or not.
-REGISTER_OP("DslideConnectedLogits")
+REGISTER_OP("DslideSparseLinearLogits")
     .Input("values: float")
     .Input("row_splits: int64")
     .Input("ids: int32")
@@ -664,7 +664,7 @@ REGISTER_OP("DslideConnectedLogits")
       return absl::OkStatus();
     });
 
-REGISTER_OP("DslideConnectedTopK")
+REGISTER_OP("DslideSparseLinearTopK")
     .DSLIDE_CONNECTED_INPUTS.Attr("k: int >= 1")
     .Output("top_ids: int32")
     .Output("scores: float")
@@ -677,7 +677,7 @@ REGISTER_OP("DslideConnectedTopK")
       return absl::OkStatus();
     });
 
-REGISTER_OP("DslideConnectedLosses")
+REGISTER_OP("DslideSparseLinearLosses")
     .DSLIDE_CONNECTED_INPUTS.Input("label_splits: int64")
     .Input("label_ids: int32")
     .Output("softmax_loss: float")
@@ -689,7 +689,7 @@ REGISTER_OP("DslideConnectedLosses")
       return absl::OkStatus();
     });
 
-REGISTER_OP("DslideConnectionGradient")
+REGISTER_OP("DslideSparseLinearGradient")
     .Input("values: float")
     .Input("active_splits: int64")
     .Input("active_ids: int32")

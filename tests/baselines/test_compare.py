@@ -113,22 +113,22 @@ def test_samplers_of_the_study():
     }
     assert hashes == {
         "dslide-lsh": "SimHash",
-        "dslide-shared": "SimHash",
+        "dslide-shared_lsh": "SimHash",
         "dslide-wta": "WTA",
         "dslide-dwta": "DWTA",
         "dslide-minhash": "MinHash",
-        "dslide-learned": "Learned",
+        "dslide-learned": "LearnedHash",
     }
     assert all(found[name].active == found[name].seed + 17 == 20 for name in hashes)
-    assert isinstance(found["dslide-shared"], SharedLshSampler)
+    assert isinstance(found["dslide-shared_lsh"], SharedLshSampler)
     assert found["dslide-uniform"].num_sampled == 20
     assert found["dslide-all"].selects_all
 
 
 def test_one_rank_for_a_time(tmp_path):
-    status, output = compare(tmp_path, "--seconds", "0.5", "--methods", "dslide-shared")
+    status, output = compare(tmp_path, "--seconds", "0.5", "--methods", "dslide-shared_lsh")
     assert status == 0, output
-    record = runs(tmp_path)["dslide-shared"]
+    record = runs(tmp_path)["dslide-shared_lsh"]
     assert record.status == "ok", output
     assert record.run.ranks == 1
     assert record.measures[-1].train_seconds >= 0.5

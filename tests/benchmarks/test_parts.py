@@ -112,8 +112,8 @@ def test_counts_of_active_sets(step_and_counts):
 
 def test_counts_of_hashing(args, data):
     step = new_step(args, data)
-    family = step.at_work.selector._hash
-    of_neurons = family.codes(step.at_work.kernel.numpy()).numpy()
+    family = step.sampled.selector._hash
+    of_neurons = family.codes(step.sampled.kernel.numpy()).numpy()
     counts = step.run(first_batch(data), 1)
     of_samples = family.codes(step.hidden).numpy()
     found = [

@@ -13,7 +13,7 @@ from tf_dslide import (
     DWTA,
     WTA,
     AllNeurons,
-    Learned,
+    LearnedHash,
     LogUniformSampler,
     MinHash,
     SharedLshSampler,
@@ -104,8 +104,8 @@ def test_cache_takes_the_place_of_the_files(files, tmp_path):
     ("options", "kind"),
     [
         (("--sampler", "uniform", "--num-sampled", 7), UniformSampler),
-        (("--sampler", "log-uniform"), LogUniformSampler),
-        (("--sampler", "shared-lsh", "--active", 70), SharedLshSampler),
+        (("--sampler", "log_uniform"), LogUniformSampler),
+        (("--sampler", "shared_lsh", "--active", 70), SharedLshSampler),
         (("--sampler", "all"), AllNeurons),
     ],
 )
@@ -145,7 +145,7 @@ def test_options_reach_the_model(files, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "family"),
-    [(None, SimHash), ("wta", WTA), ("dwta", DWTA), ("minhash", MinHash), ("learned", Learned)],
+    [(None, SimHash), ("wta", WTA), ("dwta", DWTA), ("minhash", MinHash), ("learned", LearnedHash)],
 )
 def test_hash_families(name, family):
     for bits in (None, 7):
@@ -157,7 +157,7 @@ def test_hash_families(name, family):
 
 
 def test_rebuild_schedule():
-    for name in ("lsh", "shared-lsh"):
+    for name in ("lsh", "shared_lsh"):
         chosen = settings.SamplerSettings(name, rebuild_every=70)
         assert network._make_sampler(chosen, seed=5).rebuild_every == 70
         assert network._make_sampler(settings.SamplerSettings(name), seed=5).rebuild_every == 25

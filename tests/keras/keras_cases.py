@@ -75,7 +75,7 @@ def active_rows(selection: Selection) -> tuple[Labels, list[list[float]]]:
     splits, own_ids, shared_ids = own.row_splits.numpy(), own.ids.numpy(), shared.numpy()
     rows = len(splits) - 1
     assert (np.diff(shared_ids) > 0).all()
-    own_added, offsets = selection.offsets
+    own_added, offsets = selection.logit_adjustment
     own_added = tf.zeros(own.ids.shape) if own_added is None else own_added
     shared_added = np.zeros((rows, len(shared_ids)), np.float32)
     if offsets is not None:

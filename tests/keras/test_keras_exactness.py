@@ -117,9 +117,9 @@ def test_equals_dense(shape, kind, use_bias, graph):
         LshSampler(active=97, random=0.6, head=0.4),
         SharedLshSampler(active=97, random=0.9, head=0.1),
         UniformSampler(97),
-        UniformSampler(500, correction=True),
+        UniformSampler(500, subtract_log_q=True),
         LogUniformSampler(97),
-        LogUniformSampler(10**6, correction=True),
+        LogUniformSampler(10**6, subtract_log_q=True),
     ],
     ids=[
         *("lsh", "dwta", "head", "head_and_random", "shared"),
@@ -149,7 +149,7 @@ def test_sampler_that_takes_all_neurons_equals_all_neurons(sampler):
         SharedLshSampler(active=40),
         SharedLshSampler(active=40, random=0.2, head=0.2),
         UniformSampler(17),
-        LogUniformSampler(17, correction=True),
+        LogUniformSampler(17, subtract_log_q=True),
     ],
     ids=[
         *("lsh", "hashed", "no_random", "no_head", "fewer_than_labels"),
@@ -176,9 +176,9 @@ def test_loss_and_gradients_over_the_active_set_that_was_chosen(sampler, graph):
 
     losses, gradients, rows = (tf.function(step) if graph else step)()
     # The same step's choice again: it depends on the seed and the step's number alone.
-    at_work = layer._at_work
-    selection = at_work.selector.select(
-        xs, to_csr(y, units), layer.kernel, layer.bias, at_work.step.value()
+    sampled = layer._sampled_weights
+    selection = sampled.selector.select(
+        xs, to_csr(y, units), layer.kernel, layer.bias, sampled.step.value()
     )
     sets, added = active_rows(selection)
     for ids, row in zip(labels, sets, strict=True):

@@ -117,9 +117,9 @@ def test_outputs_and_gradients_are_those_of_the_active_neurons(name, activation,
 
     hidden, outputs, gradients = (tf.function(step) if graph else step)()
     # The same step's choice again: it depends on the seed and the step's number alone.
-    at_work = layer._at_work
-    own, shared = at_work.selector.select(
-        x, selectors.no_labels(x), layer.kernel, layer.bias, at_work.step
+    sampled = layer._sampled_weights
+    own, shared = sampled.selector.select(
+        x, selectors.no_labels(x), layer.kernel, layer.bias, sampled.step
     ).active
     active = np.zeros((rows, units), "float32")
     active[:, shared.numpy()] = 1
@@ -270,8 +270,8 @@ def test_only_active_rows_move(optimizer):
     for _ in range(3):
         before = [hidden.get_weights(), after.get_weights()]
         x = model.layers[0](sparse)
-        step = hidden._at_work.step
-        own, shared = hidden._at_work.selector.select(
+        step = hidden._sampled_weights.step
+        own, shared = hidden._sampled_weights.selector.select(
             x, selectors.no_labels(x), hidden.kernel, hidden.bias, step + 1
         ).active
         assert shared.shape == (0,)
@@ -487,14 +487,14 @@ def test_tables_follow_the_schedule_and_replaced_weights():
     x = floats(np.random.default_rng(0), 5, 6)
     for step in range(1, 8):
         layer(x, training=True)
-        assert int(layer._at_work.step) == step
-        assert layer._at_work.selector.get_state()[1] == 1 + (step - 1) // 3
+        assert int(layer._sampled_weights.step) == step
+        assert layer._sampled_weights.selector.get_state()[1] == 1 + (step - 1) // 3
     before = tf.sparse.to_dense(layer(x))
     layer.kernel.assign(-layer.kernel.numpy())
     layer.bias.assign(-layer.bias.numpy())
-    assert layer._at_work.selector.get_state()[1] == 3
+    assert layer._sampled_weights.selector.get_state()[1] == 3
     assert (tf.sparse.to_dense(layer(x)).numpy() != before.numpy()).any()
-    assert layer._at_work.selector.get_state()[1] == 4
+    assert layer._sampled_weights.selector.get_state()[1] == 4
 
 
 def test_clear_errors():

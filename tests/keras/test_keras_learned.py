@@ -10,7 +10,7 @@ from keras_cases import run_python, wide_model
 
 from tf_dslide import (
     DSlideDense,
-    Learned,
+    LearnedHash,
     LshSampler,
     SharedLshSampler,
     SimHash,
@@ -42,12 +42,12 @@ def layer_of(sampler: LshSampler, kernel: np.ndarray, bias: np.ndarray) -> DSlid
 def select(layer: DSlideDense, x: np.ndarray, step: int, labels: bool = True) -> Csr:
     """The neurons that hashing gives for rows without labels, in training or to predict."""
     nothing = Csr(tf.zeros([len(x) + 1], tf.int64), tf.zeros([0], tf.int32))
-    at_work = layer._at_work
-    selection = at_work.selector.select(
+    sampled = layer._sampled_weights
+    selection = sampled.selector.select(
         tf.constant(x),
         nothing if labels else None,
-        at_work.kernel,
-        at_work.bias,
+        sampled.kernel,
+        sampled.bias,
         tf.constant(step, tf.int64),
     )
     return selection.active.own
@@ -71,23 +71,23 @@ def test_learning_raises_recall_at_the_same_budget(seed):
     found = {}
     for family in (
         SimHash(BITS, TABLES, seed=seed),
-        Learned(BITS, TABLES, steps=0, seed=seed),
-        Learned(BITS, TABLES, seed=seed),
+        LearnedHash(BITS, TABLES, steps=0, seed=seed),
+        LearnedHash(BITS, TABLES, seed=seed),
     ):
         sampler = LshSampler(family, active=100, random=0, head=0, rebuild_every=1, rebuild_decay=0)
         layer = layer_of(sampler, kernel, bias)
         for step in range(1, 4):
             select(layer, x[step * ROWS :][:ROWS], step)
         # Rows that nothing was learned from, at a step without a rebuild.
-        layer._at_work.selector.set_state([9, 3])
+        layer._sampled_weights.selector.set_state([9, 3])
         found[type(family).__name__, getattr(family, "steps", None)] = recall(layer, x[:ROWS], 4)
-    learned = found["Learned", 16]
+    learned = found["LearnedHash", 16]
     assert learned > found["SimHash", None] + 0.1
-    assert learned > found["Learned", 0] + 0.1
+    assert learned > found["LearnedHash", 0] + 0.1
 
 
 def codes_of(layer: DSlideDense, x: np.ndarray) -> list[np.ndarray]:
-    hash: Any = layer._at_work.selector._hash
+    hash: Any = layer._sampled_weights.selector._hash
     kernel = layer.kernel.numpy()
     return [hash.codes(kernel).numpy(), hash.query_codes(x).numpy()]
 
@@ -106,35 +106,35 @@ def batch(rows: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("sampler", [LshSampler, SharedLshSampler])
 def test_the_first_step_learns_and_a_prediction_does_not(sampler):
-    model = compiled(sampler(Learned(4, 6), active=60, rebuild_every=2, rebuild_decay=0))
+    model = compiled(sampler(LearnedHash(4, 6), active=60, rebuild_every=2, rebuild_decay=0))
     layer = model.layers[-1]
     x, y = batch()
     before = codes_of(layer, x)
     layer.top_k(x, k=3, exact=False)
     layer.rebuild()
     assert all((a == b).all() for a, b in zip(codes_of(layer, x), before, strict=True))
-    layer._at_work.selector.set_state([0, 0])
+    layer._sampled_weights.selector.set_state([0, 0])
     model.fit(x, y, epochs=5, batch_size=len(x), verbose=0)
     # Rebuilds at steps 1, 3 and 5.
-    assert int(layer._at_work.selector.learned["hash_rounds"]) == 3
+    assert int(layer._sampled_weights.selector.learned["hash_rounds"]) == 3
     assert all((a != b).any() for a, b in zip(codes_of(layer, x), before, strict=True))
 
 
 def test_replaced_weights_do_not_lead_to_learning():
-    model = compiled(LshSampler(Learned(4, 6), active=60, rebuild_every=100))
+    model = compiled(LshSampler(LearnedHash(4, 6), active=60, rebuild_every=100))
     x, y = batch()
     model.train_on_batch(x, y)
     before = codes_of(model.layers[-1], x)[1]
     model.set_weights(model.get_weights())
     model.train_on_batch(x, y)
-    assert int(model.layers[-1]._at_work.selector.learned["hash_rounds"]) == 1
+    assert int(model.layers[-1]._sampled_weights.selector.learned["hash_rounds"]) == 1
     assert (codes_of(model.layers[-1], x)[1] == before).all()
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3])
 @pytest.mark.parametrize("units", [1, 2, 5])
 def test_few_rows_and_few_neurons(rows, units):
-    layer = DSlideDense(units, sampler=LshSampler(Learned(2, 3), active=4, random=0, head=0))
+    layer = DSlideDense(units, sampler=LshSampler(LearnedHash(2, 3), active=4, random=0, head=0))
     layer.build((None, 7))
     own = select(layer, np.ones((rows, 7), "float32"), 1)
     assert own.row_splits.shape == [rows + 1]
@@ -142,7 +142,7 @@ def test_few_rows_and_few_neurons(rows, units):
 
 def test_equal_neurons_and_no_bias_are_nothing_to_learn_from():
     layer = DSlideDense(
-        50, use_bias=False, kernel_initializer="zeros", sampler=LshSampler(Learned(3, 4))
+        50, use_bias=False, kernel_initializer="zeros", sampler=LshSampler(LearnedHash(3, 4))
     )
     layer.build((None, 7))
     before = codes_of(layer, np.ones((2, 7), "float32"))
@@ -155,7 +155,7 @@ def test_one_seed_one_training_and_seeds_differ():
     x, y = batch()
     runs = []
     for seed in (0, 0, 1):
-        model = compiled(LshSampler(Learned(4, 6, seed=seed), active=60, rebuild_every=2))
+        model = compiled(LshSampler(LearnedHash(4, 6, seed=seed), active=60, rebuild_every=2))
         model.fit(x, y, epochs=3, batch_size=8, verbose=0)
         runs.append([model.get_weights()[0], *codes_of(model.layers[-1], x)])
     assert all((a == b).all() for a, b in zip(runs[0], runs[1], strict=True))
@@ -165,7 +165,7 @@ def test_one_seed_one_training_and_seeds_differ():
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
 def test_what_was_learned_is_saved(ending, tmp_path):
     x, y = batch()
-    sampler = LshSampler(Learned(4, 6), active=60, rebuild_every=2)
+    sampler = LshSampler(LearnedHash(4, 6), active=60, rebuild_every=2)
     model = compiled(sampler)
     model.fit(x, y, epochs=3, batch_size=8, verbose=0)
     model.layers[-1].rebuild()
@@ -177,7 +177,7 @@ def test_what_was_learned_is_saved(ending, tmp_path):
         model.save_weights(path)
         other = compiled(sampler)
         other.load_weights(path)
-    mine, its = (m.layers[-1]._at_work.selector.learned for m in (model, other))
+    mine, its = (m.layers[-1]._sampled_weights.selector.learned for m in (model, other))
     assert set(mine) == {"hash_queries", "hash_neurons", "hash_rounds"}
     for name, variable in mine.items():
         assert (its[name].numpy() == variable.numpy()).all()
@@ -191,8 +191,8 @@ def test_what_was_learned_is_saved(ending, tmp_path):
 
 def test_weights_saved_with_another_hash_are_refused(tmp_path):
     compiled(LshSampler(active=60)).save_weights(tmp_path / "a.weights.h5")
-    with pytest.raises(ValueError, match="hash=Learned"):
-        compiled(LshSampler(Learned(4, 6), active=60)).load_weights(tmp_path / "a.weights.h5")
+    with pytest.raises(ValueError, match="hash=LearnedHash"):
+        compiled(LshSampler(LearnedHash(4, 6), active=60)).load_weights(tmp_path / "a.weights.h5")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_weights_saved_with_another_hash_are_refused(tmp_path):
 )
 def test_bad_arguments(kwargs, message):
     with pytest.raises(ValueError, match=message):
-        Learned(**kwargs)
+        LearnedHash(**kwargs)
 
 
 @pytest.mark.parametrize("drift", [-0.1, 1, float("nan")])
@@ -217,26 +217,28 @@ def test_bad_drift(drift):
 
 
 def test_new_functions_in_place_of_learned_ones_are_refused():
-    with pytest.raises(ValueError, match=r"`rehash_every`.*Learned has learned.*received 3"):
-        LshSampler(Learned(), rehash_every=3)
+    with pytest.raises(ValueError, match=r"`rehash_every`.*LearnedHash has learned.*received 3"):
+        LshSampler(LearnedHash(), rehash_every=3)
 
 
 def test_the_first_learning_that_can_centres_the_vectors():
     """A round without anything to learn from does not count as the first."""
     kernel, bias, x = skewed(0)
-    sampler = LshSampler(Learned(3, 4, steps=0), random=0, head=0, rebuild_every=1, rebuild_decay=0)
+    sampler = LshSampler(
+        LearnedHash(3, 4, steps=0), random=0, head=0, rebuild_every=1, rebuild_decay=0
+    )
     layer = layer_of(sampler, np.zeros_like(kernel), bias)
     select(layer, x[:9], 1)
-    assert (layer._at_work.selector.learned["hash_queries"].numpy()[:, -1] == 0).all()
+    assert (layer._sampled_weights.selector.learned["hash_queries"].numpy()[:, -1] == 0).all()
     layer.kernel.assign(kernel)
     select(layer, x[:ROWS], 2)
-    projections = layer._at_work.selector.learned["hash_queries"].numpy()
+    projections = layer._sampled_weights.selector.learned["hash_queries"].numpy()
     mean = x[:ROWS].astype("float64").mean(axis=0)
     np.testing.assert_allclose(projections[:, -1], -projections[:, :-1] @ mean, rtol=1e-3)
 
 
 def tables(layer: DSlideDense) -> list[np.ndarray]:
-    selector: Any = layer._at_work.selector
+    selector: Any = layer._sampled_weights.selector
     return [selector._bucket_ptr.numpy(), selector._neuron_ids.numpy()]
 
 
@@ -250,7 +252,7 @@ def test_tables_are_rebuilt_only_when_codes_have_drifted(sampler, rate):
     first = tables(model.layers[-1])
     for _ in range(6):
         model.train_on_batch(100 * x, y)
-    due, rebuilds = model.layers[-1]._at_work.selector.get_state()
+    due, rebuilds = model.layers[-1]._sampled_weights.selector.get_state()
     assert due == 9  # It looked at steps 3, 5 and 7.
     same = all((a == b).all() for a, b in zip(tables(model.layers[-1]), first, strict=True))
     assert same == (rate == 0)
@@ -275,7 +277,7 @@ def test_the_limit_is_the_share_of_changed_codes(share):
         layer.kernel._value.assign(changed)
         drift = (codes_of(layer, x)[0] != before).mean()
         select(layer, x, 2)
-        assert (layer._at_work.selector.get_state()[1] == 2) == (drift > limit)
+        assert (layer._sampled_weights.selector.get_state()[1] == 2) == (drift > limit)
         assert abs(drift - share) < 1e-6 + 0.01
 
 
@@ -285,7 +287,7 @@ def test_replaced_weights_rebuild_without_drift():
     model.train_on_batch(x, y)
     model.set_weights(model.get_weights())
     model.train_on_batch(x, y)
-    assert model.layers[-1]._at_work.selector.get_state()[1] == 2
+    assert model.layers[-1]._sampled_weights.selector.get_state()[1] == 2
 
 
 LEARN = """

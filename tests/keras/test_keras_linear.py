@@ -238,7 +238,10 @@ def test_binary_loss_by_blocks(rng, monkeypatch):
 
 @pytest.mark.parametrize(
     "sampler",
-    [UniformSampler(20, correction=True, seed=1), SharedLshSampler(active=30, random=0.7, seed=1)],
+    [
+        UniformSampler(20, subtract_log_q=True, seed=1),
+        SharedLshSampler(active=30, random=0.7, seed=1),
+    ],
     ids=lambda sampler: type(sampler).__name__,
 )
 def test_drawn_neurons_stand_for_all_others(rng, sampler):

@@ -19,7 +19,7 @@ x = rng.normal(size=(BATCH, DIM)).astype("float32")
 y = rng.integers(0, UNITS, (BATCH, 3))
 counts = rng.integers(0, 100, UNITS)
 lsh = LshSampler(hash=SimHash(bits=12, tables=4), active=200)
-uniform = UniformSampler(500, correction=True)
+uniform = UniformSampler(500, subtract_log_q=True)
 
 
 def metrics():

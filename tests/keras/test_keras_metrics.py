@@ -252,7 +252,7 @@ def test_the_offsets_of_a_sampler_do_not_change_the_ranking(case):
     x = np.random.default_rng(1).normal(size=(ROWS, DIM)).astype("float32")
     # Every neuron is drawn, so the training metric must equal the exact one.
     for sampler in (
-        UniformSampler(UNITS, correction=True),
+        UniformSampler(UNITS, subtract_log_q=True),
         LshSampler(active=UNITS, random=1.0, head=0.0),
         LshSampler(active=UNITS, random=0.6, head=0.4),
     ):

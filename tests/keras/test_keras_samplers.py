@@ -57,7 +57,7 @@ def select(
         layer.kernel.assign(kernel)
     if bias is not None:
         layer.bias.assign(bias)
-    selector: Any = layer._at_work.selector
+    selector: Any = layer._sampled_weights.selector
     return selector.select(
         tf.constant(x),
         None if labels is None else to_csr(padded(labels, 6), units),
@@ -91,7 +91,7 @@ EVERY = {
     ),
     "tiny": LshSampler(hash=SimHash(bits=2, tables=1), active=2, bucket_size=1),
     "uniform": UniformSampler(30),
-    "log_uniform": LogUniformSampler(30, correction=True),
+    "log_uniform": LogUniformSampler(30, subtract_log_q=True),
 }
 
 
@@ -215,7 +215,7 @@ def test_the_head_follows_the_biases_when_the_tables_are_rebuilt(case):
     y, step = to_csr(padded(labels), UNITS), tf.constant(1, tf.int64)
 
     def head():
-        chosen = layer._at_work.selector.select(x, y, layer.kernel, layer.bias, step)
+        chosen = layer._sampled_weights.selector.select(x, y, layer.kernel, layer.bias, step)
         return chosen.active.shared.numpy().tolist()
 
     layer.bias.assign(np.arange(UNITS))
@@ -231,7 +231,7 @@ def test_a_layer_without_biases_has_no_head(case):
     layer = DSlideDense(UNITS, use_bias=False, sampler=LshSampler(active=60))
     layer.build((None, DIM))
     y, step = to_csr(padded(labels), UNITS), tf.constant(1, tf.int64)
-    chosen = layer._at_work.selector.select(x, y, layer.kernel, None, step)
+    chosen = layer._sampled_weights.selector.select(x, y, layer.kernel, None, step)
     counts = layer.sampler.counts_of(UNITS)
     # Random ones in its place.
     assert len(chosen.active.shared) == counts.head + counts.random
@@ -257,7 +257,7 @@ def test_the_random_part_estimates_the_softmax_sum_without_bias(random, head):
 
     @tf.function
     def select(step):
-        return layer._at_work.selector.select(
+        return layer._sampled_weights.selector.select(
             tf.constant(x), labels, layer.kernel, layer.bias, step
         )
 
@@ -294,7 +294,9 @@ def expected_counts(units, num_sampled, log_uniform, steps=3000):
 @pytest.mark.parametrize("log_uniform", [False, True], ids=["uniform", "log_uniform"])
 def test_the_correction_is_the_log_of_how_often_an_id_is_drawn(log_uniform, case):
     units, num_sampled = 60, 15
-    sampler = (LogUniformSampler if log_uniform else UniformSampler)(num_sampled, correction=True)
+    sampler = (LogUniformSampler if log_uniform else UniformSampler)(
+        num_sampled, subtract_log_q=True
+    )
     counts = expected_counts(units, num_sampled, log_uniform)
     found = np.exp(sampler.log_expected_count(tf.range(units), units).numpy())
     close(counts.sum(), num_sampled)
@@ -309,7 +311,7 @@ def test_the_log_uniform_correction_is_that_of_tensorflow(case):
     _, expected, _ = tf.random.log_uniform_candidate_sampler(
         tf.constant([[0, 1, 7, 100, 499]], tf.int64), 5, num_sampled, True, units, seed=1
     )
-    sampler = LogUniformSampler(num_sampled, correction=True)
+    sampler = LogUniformSampler(num_sampled, subtract_log_q=True)
     found = sampler.log_expected_count(tf.constant([0, 1, 7, 100, 499]), units)
     # TensorFlow's counts are those of the tries that one draw happened to need.
     close(np.exp(found), expected.numpy()[0], relative=0.15)
@@ -324,9 +326,9 @@ def test_corrected_losses_equal_tensorflows_sampled_softmax(sampler, case):
     model = wide_model(UNITS, DIM, sampler=sampler)
     layer = model.layers[0]
     found = SlideCrossentropy(reduction=None)(y, layer(x, training=True))
-    step = layer._at_work.step.value()
+    step = layer._sampled_weights.step.value()
     nothing = to_csr(np.full((ROWS, 1), -1), UNITS)
-    selection = layer._at_work.selector.select(
+    selection = layer._sampled_weights.selector.select(
         tf.constant(x), nothing, layer.kernel, layer.bias, step
     )
     drawn = selection.active.shared
@@ -422,7 +424,7 @@ def test_what_long_buckets_give(policy, case):
     layer = DSlideDense(UNITS, sampler=sampler)
     layer.build((None, DIM))
     nothing = to_csr(np.full((ROWS, 1), -1), UNITS)
-    selector: Any = layer._at_work.selector
+    selector: Any = layer._sampled_weights.selector
 
     def rows(step):
         chosen = selector.select(tf.constant(x), nothing, layer.kernel, layer.bias, step)

@@ -23,7 +23,7 @@ from tf_dslide import (
     DSlideHidden,
     DSlideLinear,
     LabelPrior,
-    Learned,
+    LearnedHash,
     LogUniformSampler,
     LshSampler,
     MinHash,
@@ -61,7 +61,7 @@ SAMPLERS = {
     "shared": SharedLshSampler(hash=SimHash(bits=4, tables=7), active=40, random=0.5, seed=4),
     "reservoir": LshSampler(bucket_policy="reservoir", selection="threshold", threshold=5),
     "fifo": SharedLshSampler(bucket_policy="fifo", selection="union"),
-    "uniform": UniformSampler(20, correction=True, seed=3),
+    "uniform": UniformSampler(20, subtract_log_q=True, seed=3),
     "log_uniform": LogUniformSampler(20, seed=3),
     "all": AllNeurons(),
 }
@@ -122,15 +122,15 @@ for path in sorted(folder.glob("*.keras")):
     out = {"predict": model.predict(x, verbose=0), "evaluate": model.evaluate(x, y, verbose=0)}
     hidden = model.layers[1](tf.sparse.from_dense(x.toarray()))
     out["labels"], out["scores"] = (t.numpy() for t in layer.top_k(hidden, k=5))
-    at_work = layer._at_work
-    state = at_work.selector.get_state() if at_work.selector else []
-    out["schedule"] = np.array([int(at_work.step), *state])
+    sampled = layer._sampled_weights
+    state = sampled.selector.get_state() if sampled.selector else []
+    out["schedule"] = np.array([int(sampled.step), *state])
     history = model.fit(x, y, epochs=3, batch_size=16, shuffle=False, verbose=0).history
     out.update({"history_" + k: v for k, v in history.items()})
     out.update({f"weight_{i}": w for i, w in enumerate(model.get_weights())})
     out.update({f"optimizer_{i}": v.numpy() for i, v in enumerate(model.optimizer.variables)})
-    state = at_work.selector.get_state() if at_work.selector else []
-    out["schedule_after"] = np.array([int(at_work.step), *state])
+    state = sampled.selector.get_state() if sampled.selector else []
+    out["schedule_after"] = np.array([int(sampled.step), *state])
     np.savez(path.with_suffix(".npz"), **out)
 """
 
@@ -146,9 +146,9 @@ def results(model, x, y):
 
 
 def schedule_of(layer):
-    at_work = layer._at_work
-    state = at_work.selector.get_state() if at_work.selector else []
-    return np.array([int(at_work.step), *state])
+    sampled = layer._sampled_weights
+    state = sampled.selector.get_state() if sampled.selector else []
+    return np.array([int(sampled.step), *state])
 
 
 @pytest.fixture(scope="module")
@@ -373,8 +373,8 @@ OBJECTS = [
     DWTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
     WTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
     MinHash(bins=3, tables=4, top=5, address_bits=9, seed=7),
-    LshSampler(Learned(bits=3), active=9, rebuild_on_drift=0.1),
-    Learned(bits=3, tables=4, steps=5, learning_rate=0.2, seed=7),
+    LshSampler(LearnedHash(bits=3), active=9, rebuild_on_drift=0.1),
+    LearnedHash(bits=3, tables=4, steps=5, learning_rate=0.2, seed=7),
     LabelPrior([3, 0, 2**40], smoothing=0.5),
     SlideCrossentropy(reduction="sum", name="mine"),
     SlideCrossentropy(dtype="float32"),

@@ -39,12 +39,12 @@ def compiled(run_eagerly: bool = False, **kwargs: Any) -> keras.Model:
 
 def state(model: keras.Model) -> tuple[int, ...]:
     """Steps, step of the next rebuild, number of rebuilds; with rehashing, generation and age."""
-    at_work = model.layers[-1]._at_work
-    return int(at_work.step), *at_work.selector.get_state()
+    sampled = model.layers[-1]._sampled_weights
+    return int(sampled.step), *sampled.selector.get_state()
 
 
 def tables(layer: DSlideDense) -> list[np.ndarray]:
-    selector: Any = layer._at_work.selector
+    selector: Any = layer._sampled_weights.selector
     return [selector._bucket_ptr.numpy(), selector._neuron_ids.numpy()]
 
 
@@ -107,7 +107,7 @@ FAMILIES = [SimHash(bits=3, tables=6), DWTA(tables=6), WTA(tables=6), MinHash(ta
 def functions(model_or_layer: Any) -> bytes:
     """The hash functions of a layer at work."""
     layer = getattr(model_or_layer, "layers", [model_or_layer])[-1]
-    numbers = layer._at_work.selector._hash._numbers
+    numbers = layer._sampled_weights.selector._hash._numbers
     return b"".join(np.asarray(n).tobytes() for n in numbers)
 
 
@@ -445,5 +445,5 @@ def test_the_step_counter_survives_a_graph_of_its_own():
         model = keras.Sequential([keras.Input((DIM,)), layer])
         model.compile(SparseAdam(0.01), SlideCrossentropy())
         model.train_on_batch(x, y)
-    assert int(layer._at_work.step) == 2
+    assert int(layer._sampled_weights.step) == 2
     assert tf.executing_eagerly()

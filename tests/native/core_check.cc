@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "custom_ops/core/active_set.h"
-#include "custom_ops/core/connections.h"
 #include "custom_ops/core/dense_scan.h"
 #include "custom_ops/core/hashing.h"
 #include "custom_ops/core/parallel.h"
@@ -28,6 +27,7 @@
 #include "custom_ops/core/selection.h"
 #include "custom_ops/core/simd.h"
 #include "custom_ops/core/softmax.h"
+#include "custom_ops/core/sparse_linear.h"
 #include "custom_ops/core/sparse_output.h"
 #include "custom_ops/core/sparse_products.h"
 
@@ -216,12 +216,12 @@ void CheckConnected() {
   const Floats value = {2}, weight = {0.5f};
   for (int64_t units : {17, 31, 5, 40}) {
     const Ints label = {static_cast<int32_t>(units - 1)};
-    const Connections connections = {
+    const SparseKernel connections = {
         {1, splits.data(), neuron.data()}, 1, weight.data(), nullptr, units};
-    ConnectedActive active;
+    SparseLinearActive active;
     const SparseRows x = {{1, splits.data(), feature.data()}, value.data()};
     const CsrView labels = {1, splits.data(), label.data()};
-    Check(ActivateConnected(x, connections, labels, 4, &active, Alone) == -1, "connected");
+    Check(SparseLinearSelect(x, connections, labels, 4, &active, Alone) == -1, "connected");
     Check(active.active.ids == Ints{3, label[0]}, "connected, active neurons");
     Check(active.logits == Floats{1, 0}, "connected, logits");
     Check(active.position == Ints{0} && active.place == Ints{0}, "connected, matches");
@@ -738,8 +738,8 @@ void CheckLogShares() {
       Floats first;
       for (const ParallelFor& pool : kPools) {
         const Floats got =
-            LogShares(view, List(shared.ids), shared.drawn.data(), shape.units, pool);
-        CheckClose(got, exact, bound, shape.Name("LogShares"));
+            LogImportanceWeights(view, List(shared.ids), shared.drawn.data(), shape.units, pool);
+        CheckClose(got, exact, bound, shape.Name("LogImportanceWeights"));
         if (first.empty()) first = got;
         CheckSame(first, got, "shares by threads");
       }
@@ -762,7 +762,7 @@ struct Layer {
         coef(source->Array(own.ids.size())),
         shared_coef(source->Array(shape.rows * shared.size())) {}
 
-  GradientParts parts(const Shape& shape) const {
+  GradientFactors parts(const Shape& shape) const {
     return {x.data(), shape.rows, shape.d, coef.data(), shared_coef.data()};
   }
 };
@@ -782,7 +782,7 @@ struct View {
     transpose.Write(neurons.data(), splits.data(), entry_row.data(), entry_index.data(),
                     shared_places.data(), pool);
   }
-  NeuronView view() const {
+  CscView view() const {
     return {static_cast<int64_t>(neurons.size()),
             neurons.data(),
             splits.data(),
@@ -801,7 +801,7 @@ void CheckTranspose(const Shape& shape, const Layer& layer) {
   CheckSame(one.entry_index, four.entry_index, shape.Name("entry_index by threads"));
   CheckSame(one.shared_places, four.shared_places, shape.Name("shared_places by threads"));
   const int64_t entries = own.ids.size();
-  Check(CheckNeuronView(one.view(), shape.rows, entries, shape.units, FourThreads).empty(),
+  Check(CheckCscView(one.view(), shape.rows, entries, shape.units, FourThreads).empty(),
         "sound view");
   Check(EntriesAreDistinct(one.entry_index.data(), entries, FourThreads), "distinct entries");
   std::set<int32_t> neurons(own.ids.begin(), own.ids.end());
@@ -830,13 +830,13 @@ void CheckWrongViews(const Shape& shape, const Layer& layer) {
   for (int64_t place : {int64_t{-1}, wrong.view().count}) {
     if (layer.shared.empty()) break;
     wrong.shared_places.back() = static_cast<int32_t>(place);
-    Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
+    Check(!CheckCscView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
           "wrong place");
   }
   wrong = sound;
   if (layer.shared.size() > 1) {
     wrong.shared_places[0] = wrong.shared_places[1];
-    Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
+    Check(!CheckCscView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
           "place twice");
   }
   if (entries < 2) return;
@@ -844,7 +844,7 @@ void CheckWrongViews(const Shape& shape, const Layer& layer) {
   wrong.entry_index[0] = wrong.entry_index[1];
   Check(!EntriesAreDistinct(wrong.entry_index.data(), entries, FourThreads), "an entry twice");
   wrong.entry_index[0] = static_cast<int32_t>(entries);
-  Check(!CheckNeuronView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
+  Check(!CheckCscView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
         "wrong view");
 }
 
@@ -952,7 +952,7 @@ void CheckSumsByNeuron(const Shape& shape, const Layer& layer, const Products& e
   const int64_t count = view.neurons.size(), d = shape.d;
   Floats rows(count * d), sums(count), gradient(shape.units * d), all_sums(shape.units);
   RowGradient(view.view(), layer.parts(shape), rows.data(), pool);
-  GradientParts parts = layer.parts(shape);
+  GradientFactors parts = layer.parts(shape);
   parts.x = nullptr;  // not used by EntrySums
   EntrySums(view.view(), parts, sums.data(), pool);
   for (int64_t u = 0; u < count; ++u) {
@@ -1347,7 +1347,7 @@ void CheckDenseAdam() {
 void CheckRowAdam(const Shape& shape, const Layer& layer, Source* source) {
   const int64_t d = shape.d;
   const View view(layer, shape.units, Alone);
-  const GradientParts parts = layer.parts(shape);
+  const GradientFactors parts = layer.parts(shape);
   const int64_t count = view.neurons.size();
   const Moments start(shape.units * d, source);
   Floats gradient(count * d);
@@ -1385,7 +1385,7 @@ void CheckRowAdam(const Shape& shape, const Layer& layer, Source* source) {
 void CheckAdagrad(const Shape& shape, const Layer& layer, Source* source) {
   const int64_t d = shape.d;
   const View view(layer, shape.units, Alone);
-  const GradientParts parts = layer.parts(shape);
+  const GradientFactors parts = layer.parts(shape);
   const int64_t count = view.neurons.size();
   Floats weight = source->Array(shape.units * d), sums = source->Array(shape.units * d);
   for (float& sum : sums) sum *= sum;
@@ -1430,8 +1430,8 @@ void CheckGroupedRows() {
     Ints rows(count);
     for (int32_t& row : rows) row = source.Integer(13);
     const GroupedRows groups(rows.data(), count);
-    const NeuronView view = groups.view();
-    Check(CheckNeuronView(view, count, count, 13, FourThreads).empty(), "view of grouped rows");
+    const CscView view = groups.view();
+    Check(CheckCscView(view, count, count, 13, FourThreads).empty(), "view of grouped rows");
     Check(view.shared() == 0, "grouped rows share nothing");
     std::vector<std::pair<int32_t, int32_t>> expected, got;  // (row, place)
     for (int64_t j = 0; j < count; ++j) expected.emplace_back(rows[j], j);

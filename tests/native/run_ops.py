@@ -123,7 +123,7 @@ def run() -> dict[str, Array]:
         bucket_size=20,
         seed=2,
         from_start=True,
-        least_votes=2,
+        min_collisions=2,
     )
     results |= {"enough_splits": own.row_splits, "enough_ids": own.ids}
     results["row_codes"] = row_codes
@@ -132,9 +132,11 @@ def run() -> dict[str, Array]:
             step, units=UNITS, count=700, distribution=distribution, seed=2, fixed=shared
         )
         results |= {f"{distribution}_ids": ids, f"{distribution}_drawn": drawn}
-    results["log_shares"] = ops.log_shares(ops.ActiveSet(active.own, ids), drawn, UNITS)
+    results["log_importance_weights"] = ops.log_importance_weights(
+        ops.ActiveSet(active.own, ids), drawn, UNITS
+    )
 
-    view = ops.transpose(active, UNITS)
+    view = ops.csc_from_csr(active, UNITS)
     results |= {f"view_{name}": tensor for name, tensor in view._asdict().items()}
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([x, coef.own])
@@ -170,7 +172,7 @@ def run() -> dict[str, Array]:
     results["top_ids"], results["top_scores"] = ops.top_k(x, kernel, bias, 7)
 
     results |= _connected(tf, ops)
-    results |= _adam(tf, ops, ops.RowGradientParts(x, *coef, view))
+    results |= _adam(tf, ops, ops.GradientFactors(x, *coef, view))
     return {name: np.asarray(result) for name, result in results.items()}
 
 
@@ -180,12 +182,12 @@ def _connected(tf: Any, ops: Any) -> dict[str, Any]:
 
     given = inputs()
     rows, labels = to_tf(given["active"].own), to_tf(given["labels"])
-    splits, neurons, together = ops.connect(rows, UNITS, labels, UNITS, 20, 1.0)
+    splits, neurons, together = ops.cooccurrences(rows, UNITS, labels, UNITS, 20, 1.0)
     weights, bias = tf.Variable(tf.sin(together)), tf.Variable(given["bias"])
-    connections = ops.Connections(splits, neurons, weights, bias, UNITS)
+    connections = ops.SparseKernel(splits, neurons, weights, bias, UNITS)
     x = ops.Features(rows, tf.constant(given["coef"][: len(given["active"].own.ids)]))
     with tf.GradientTape() as tape:
-        active, logits = ops.activate_connected(x, connections, labels, 9)
+        active, logits = ops.sparse_linear_select(x, connections, labels, 9)
         given_logits = ops.ActiveLogits(logits, tf.zeros([ROWS, 0]))
         one_active = ops.ActiveSet(active, ops.no_neurons())
         loss = ops.binary_crossentropy(given_logits, one_active, labels)
@@ -193,9 +195,9 @@ def _connected(tf: Any, ops: Any) -> dict[str, Any]:
     results = {"splits": splits, "neurons": neurons, "together": together, "loss": loss}
     results |= {"active_splits": active.row_splits, "active_ids": active.ids, "active": logits}
     results |= {"by_weights": by_weights.values, "weights": by_weights.indices}
-    results |= {"by_bias": by_bias.values, "logits": ops.connected_logits(x, connections)}
-    results["top"] = ops.connected_top_k(x, connections, 7)[0]
-    results["softmax"], results["binary"] = ops.connected_losses(x, connections, labels)
+    results |= {"by_bias": by_bias.values, "logits": ops.sparse_linear_logits(x, connections)}
+    results["top"] = ops.sparse_linear_top_k(x, connections, 7)[0]
+    results["softmax"], results["binary"] = ops.sparse_linear_losses(x, connections, labels)
     return {f"connected_{name}": value for name, value in results.items()}
 
 

@@ -85,8 +85,8 @@ def test_csr_from_sparse_says_what_is_wrong(entries, values, message):
 
 
 def assert_transposed(active, units):
-    got = ops.transpose(active_to_tf(active), units)
-    for actual, expected in zip(got, reference.transpose(active), strict=True):
+    got = ops.csc_from_csr(active_to_tf(active), units)
+    for actual, expected in zip(got, reference.csc_from_csr(active), strict=True):
         np.testing.assert_array_equal(actual, expected)
         assert actual.dtype == expected.dtype
 
@@ -121,7 +121,7 @@ def test_transpose_keeps_repeated_ids_apart():
 @pytest.mark.parametrize("shared", [[3, 3], [3, 2], [-1], [20], [-1, 3], [3, 20]])
 def test_transpose_refuses_shared_neurons_that_are_no_set(shared):
     with pytest.raises(tf.errors.InvalidArgumentError):
-        ops.transpose(active_to_tf(ActiveSet(csr([[1]]), np.asarray(shared))), 20)
+        ops.csc_from_csr(active_to_tf(ActiveSet(csr([[1]]), np.asarray(shared))), 20)
 
 
 # Selection by hash tables.
@@ -279,7 +279,7 @@ def test_select_takes_any_with_enough_votes(rng, rows, units, least):
     labels = random_csr(rng, rows, units, 4)
     excluded = np.flatnonzero(rng.random(units) < 0.1)
     for hashed in (0, 3, 60, 10**9):
-        got = select(tables, labels, excluded, hashed=hashed, least_votes=least)
+        got = select(tables, labels, excluded, hashed=hashed, min_collisions=least)
         for row in range(rows):
             allowed = enough_votes(votes, labels, excluded, least, row)
             added = np.setdiff1d(got.row(row), labels.row(row))
@@ -313,7 +313,9 @@ def test_select_fills_a_row_from_one_table_after_the_other(rng, least):
     excluded = [4, 70, 71, 300]
     key = reference.mix(3, 8)  # of the seed and the step
     for hashed in (1, 40, 100, 200, 400):
-        got = select(tables, labels, excluded, 8, hashed=hashed, least_votes=least, from_start=True)
+        got = select(
+            tables, labels, excluded, 8, hashed=hashed, min_collisions=least, from_start=True
+        )
         for row in range(30):
             own = labels.row(row).tolist()
             found = [n for n in in_order(tables, row, key, least) if n not in excluded + own]
@@ -326,7 +328,7 @@ def test_the_first_table_of_a_union_is_any_equally_often():
     neurons = np.repeat(np.arange(count), each)[:, None] != np.arange(count)
     tables = (np.zeros((rows, count), np.int32), *reference.build_tables(neurons.astype(int), 2))
     first = []
-    for row in select_lists(tables, csr([[]] * rows), hashed=each, least_votes=1):
+    for row in select_lists(tables, csr([[]] * rows), hashed=each, min_collisions=1):
         assert row == list(range(row[0], row[0] + each))
         first.append(row[0] // each)
     counts = np.bincount(first, minlength=count)
@@ -342,7 +344,7 @@ def test_a_batch_takes_any_with_enough_votes(rng, rows, units, least):
     excluded = np.flatnonzero(rng.random(units) < 0.1)
     allowed = np.setdiff1d(np.flatnonzero(votes >= least), excluded)
     for hashed in (0, 3, 60, 10**9):
-        got = select_for_batch(tables, excluded, hashed=hashed, least_votes=least)
+        got = select_for_batch(tables, excluded, hashed=hashed, min_collisions=least)
         assert (np.diff(got) > 0).all()
         added = np.setdiff1d(got, excluded)
         assert np.isin(excluded, got).all()
@@ -357,7 +359,8 @@ def test_a_batch_takes_all_with_enough_votes_equally_often(rng):
     allowed = np.flatnonzero(votes >= least)
     draws, size = 600, 10
     chosen = [
-        select_for_batch(tables, hashed=size, step=step, least_votes=least) for step in range(draws)
+        select_for_batch(tables, hashed=size, step=step, min_collisions=least)
+        for step in range(draws)
     ]
     counts = np.bincount(np.concatenate(chosen), minlength=60)
     share = size / len(allowed)
@@ -638,9 +641,9 @@ def test_log_shares(rng, rows, units, shared):
     active = random_active_set(rng, rows, units, 30, shared)
     for share in (0.0, 0.5, 1.0):
         drawn = (rng.random(len(active.shared)) < share).astype(np.float32)
-        got = ops.log_shares(active_to_tf(active), tf.constant(drawn), units)
+        got = ops.log_importance_weights(active_to_tf(active), tf.constant(drawn), units)
         assert got.dtype == tf.float32
-        expected = reference.log_shares(active, drawn, units)
+        expected = reference.log_importance_weights(active, drawn, units)
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=0)
 
 
@@ -660,7 +663,7 @@ def test_log_shares_make_the_sum_of_exponentials_unbiased(rng, fixed):
         )
         own = select(tables, labels, [*fixed], step, hashed=40, bucket_size=20)
         active = ActiveSet(own, shared)
-        shares = ops.log_shares(active_to_tf(active), tf.constant(drawn), units)
+        shares = ops.log_importance_weights(active_to_tf(active), tf.constant(drawn), units)
         factors = active.join(np.ones(len(own.ids)), np.exp(shares[:, None] * drawn))
         rows = active.distinct().entry_rows()
         sizes = weight[rows, active.distinct().ids] * factors[active.counted()]

@@ -159,8 +159,8 @@ def test_fused_adam_equals_gradient_and_adam(rng, rows, units, d, shared):
     active = random_active_set(rng, rows, units, 20, shared)
     lists = active.listed()
     x, coef = floats(rng, rows, d), floats(rng, len(lists.ids))
-    view = ops.transpose(active_to_tf(active), units)
-    parts = ops.RowGradientParts(tf.constant(x), *values_to_tf(active, coef), view)
+    view = ops.csc_from_csr(active_to_tf(active), units)
+    parts = ops.GradientFactors(tf.constant(x), *values_to_tf(active, coef), view)
 
     fused, apart = Variables(rng, units, d), Variables(rng, units, d)
     for variable, value in zip(apart.variables, fused.start, strict=True):
@@ -238,11 +238,11 @@ def test_adam_inside_a_graph_runs_once_and_in_order(rng, shared):
     @tf.function
     def train(step):
         with tf.GradientTape() as tape:
-            before = ops.active_logits(x, ops.transpose(given, 30), variables.variables[0])
+            before = ops.active_logits(x, ops.csc_from_csr(given, 30), variables.variables[0])
         slices = tape.gradient(before, variables.variables[0])
         arguments = variables.arguments(AdamSettings(1, 0.1))._replace(step=step)
-        ops.row_gradient_adam(arguments, ops.parts_of(slices))
-        after = ops.active_logits(x, ops.transpose(given, 30), variables.variables[0])
+        ops.row_gradient_adam(arguments, ops.factors_of(slices))
+        after = ops.active_logits(x, ops.csc_from_csr(given, 30), variables.variables[0])
         return before, after
 
     before, after = train(tf.constant(1, tf.int64))

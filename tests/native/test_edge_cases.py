@@ -83,12 +83,12 @@ def test_labels_with_padding_and_repetition(case):
 @hypothesis.given(problems())
 def test_transposing_twice_changes_nothing(problem):
     _, kernel, _, active, _ = problem
-    view = ops.transpose(active_to_tf(active), len(kernel))
-    for got, expected in zip(view, reference.transpose(active), strict=True):
+    view = ops.csc_from_csr(active_to_tf(active), len(kernel))
+    for got, expected in zip(view, reference.csc_from_csr(active), strict=True):
         np.testing.assert_array_equal(got, expected)
     # Rows of neurons, seen from the samples, are the rows' own neurons again.
     by_neuron = ops.ActiveSet(ops.Csr(view.neuron_splits, view.entry_row), ops.no_neurons())
-    backwards = ops.transpose(by_neuron, max(1, active.own.rows))
+    backwards = ops.csc_from_csr(by_neuron, max(1, active.own.rows))
     neurons = np.repeat(view.neurons, np.diff(view.neuron_splits))
     np.testing.assert_array_equal(neurons[backwards.entry_index], active.own.ids)
 
@@ -101,7 +101,7 @@ def test_training_pass(problem):
     kernel_variable, bias_variable, inputs = tf.Variable(kernel), tf.Variable(bias), tf.constant(x)
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        view = ops.transpose(active_to_tf(active), units)
+        view = ops.csc_from_csr(active_to_tf(active), units)
         logits = ops.active_logits(inputs, view, kernel_variable, bias_variable)
         loss = ops.softmax_crossentropy(logits, active_to_tf(active), to_tf(labels))
     by_x, by_kernel, by_bias = tape.gradient(loss, [inputs, kernel_variable, bias_variable])
@@ -186,8 +186,8 @@ def test_shares_of_sampled_neurons(problem, data):
     assert len(shared) == min(units, len(fixed) + count)
     np.testing.assert_array_equal(shared[drawn == 0], fixed)
     active = ActiveSet(own, shared.numpy())
-    shares = ops.log_shares(active_to_tf(active), drawn, units)
-    expected = reference.log_shares(active, drawn.numpy(), units)
+    shares = ops.log_importance_weights(active_to_tf(active), drawn, units)
+    expected = reference.log_importance_weights(active, drawn.numpy(), units)
     np.testing.assert_allclose(shares, expected, rtol=1e-6)
     # The neurons of a row that has any that came by chance have the weight of all units.
     factors = active.join(np.ones(len(own.ids)), np.exp(expected[:, None] * drawn.numpy()))
@@ -220,7 +220,7 @@ def test_nan_is_named(problem, data):
     row = data.draw(st.integers(0, len(x) - 1))
     x[row, data.draw(st.integers(0, x.shape[1] - 1))] = np.nan
     variables = tf.Variable(kernel), tf.Variable(bias)
-    view = ops.transpose(active_to_tf(active), len(kernel))
+    view = ops.csc_from_csr(active_to_tf(active), len(kernel))
     index, value = ops.sim_hash_parameters(1, x.shape[1], 4, 1)
     for call in (
         lambda: ops.active_logits(tf.constant(x), view, *variables),
@@ -240,7 +240,7 @@ def test_nan_weights_show_in_their_rows_and_no_other(problem, data):
     unit = data.draw(st.integers(0, len(kernel) - 1))
     bias[unit] = np.nan
     given = active_to_tf(active)
-    view = ops.transpose(given, len(kernel))
+    view = ops.csc_from_csr(given, len(kernel))
     logits = ops.active_logits(tf.constant(x), view, tf.Variable(kernel), tf.Variable(bias))
     listed = active.listed()
     np.testing.assert_array_equal(np.isnan(values_to_numpy(active, logits)), listed.ids == unit)

@@ -124,8 +124,8 @@ def test_shared_neurons_at_each_level(results):
         assert len(ids) == 700 + len(fixed)
         assert (np.diff(ids) > 0).all()
         np.testing.assert_array_equal(ids[drawn == 0], fixed)
-    expected = reference.log_shares(ActiveSet(own, ids), drawn, run_ops.UNITS)
-    np.testing.assert_allclose(results["log_shares"], expected, rtol=1e-6)
+    expected = reference.log_importance_weights(ActiveSet(own, ids), drawn, run_ops.UNITS)
+    np.testing.assert_allclose(results["log_importance_weights"], expected, rtol=1e-6)
 
 
 def test_products_at_each_level(results):

@@ -179,7 +179,7 @@ SOUND = {
         "distribution": "uniform",
         "seed": 1,
     },
-    "log_shares": lambda: {
+    "log_importance_weights": lambda: {
         **ACTIVE,
         "shared": SHARED_IDS,
         "drawn": tf.constant([0.0, 1.0]),
@@ -205,12 +205,12 @@ SOUND = {
     "softmax_crossentropy": lambda: {
         **ACTIVE_SETS,
         **LABELS,
-        "row_offsets": tf.ones([ROWS]),
-        "shared_offsets": tf.ones([SHARED]),
+        "row_adjustment": tf.ones([ROWS]),
+        "shared_adjustment": tf.ones([SHARED]),
     },
     "binary_crossentropy": lambda: {
         **SOUND["softmax_crossentropy"](),
-        "own_offsets": tf.zeros([NNZ]),
+        "own_adjustment": tf.zeros([NNZ]),
     },
     "connect": lambda: {
         **ACTIVE,
@@ -220,10 +220,10 @@ SOUND = {
         "most": 3,
         "smoothing": 1.0,
     },
-    "activate_connected": lambda: connected(**LABELS, count=2),
-    "connected_logits": lambda: connected(weights=tf.ones([7]), bias=[tf.ones([UNITS])]),
-    "connected_top_k": lambda: connected(k=2),
-    "connected_losses": lambda: connected(**LABELS),
+    "sparse_linear_select": lambda: connected(**LABELS, count=2),
+    "sparse_linear_logits": lambda: connected(weights=tf.ones([7]), bias=[tf.ones([UNITS])]),
+    "sparse_linear_top_k": lambda: connected(k=2),
+    "sparse_linear_losses": lambda: connected(**LABELS),
     "connection_gradient": lambda: {
         "values": COEF,
         "active_splits": ACTIVE["row_splits"],
@@ -276,7 +276,12 @@ SOFTMAX_OPS = (
     "softmax_gradient",
     "binary_crossentropy",
 )
-CONNECTED_OPS = ("activate_connected", "connected_logits", "connected_top_k", "connected_losses")
+CONNECTED_OPS = (
+    "sparse_linear_select",
+    "sparse_linear_logits",
+    "sparse_linear_top_k",
+    "sparse_linear_losses",
+)
 ADAM_OPS = ("dense_adam", "row_adam", "row_gradient_adam")
 ADAGRAD_OPS = ("dense_adagrad", "row_adagrad", "row_gradient_adagrad")
 UPDATING_OPS = ADAM_OPS + ADAGRAD_OPS
@@ -346,7 +351,7 @@ def test_wrong_ranks_of_numbers(op, name):
 # Lists of ids.
 LISTS = [
     ("select_from_tables", "label_splits", "label_ids", UNITS, True),
-    ("log_shares", "row_splits", "ids", UNITS, True),
+    ("log_importance_weights", "row_splits", "ids", UNITS, True),
     ("transpose", "row_splits", "ids", UNITS, False),
     ("csr_mat_mul", "row_splits", "ids", UNITS, False),
     *((op, "row_splits", "ids", None, True) for op in SOFTMAX_OPS),
@@ -361,8 +366,8 @@ LISTS = [
     ("connect", "row_splits", "ids", UNITS, True),
     ("connect", "label_splits", "label_ids", UNITS, True),
     *((op, "row_splits", "ids", UNITS, True) for op in CONNECTED_OPS),
-    ("activate_connected", "label_splits", "label_ids", UNITS, True),
-    ("connected_losses", "label_splits", "label_ids", UNITS, True),
+    ("sparse_linear_select", "label_splits", "label_ids", UNITS, True),
+    ("sparse_linear_losses", "label_splits", "label_ids", UNITS, True),
     ("connection_gradient", "active_splits", "active_ids", UNITS, True),
     ("connection_gradient", "match_splits", "match_position", 7, True),
 ]
@@ -413,7 +418,7 @@ def test_wrong_ids(op, splits, ids, units, strictly):
     [
         ("select_from_tables", "excluded", UNITS),
         ("sample_neurons", "fixed", UNITS),
-        ("log_shares", "shared", UNITS),
+        ("log_importance_weights", "shared", UNITS),
         ("transpose", "shared", UNITS),
         *((op, "shared", None) for op in SOFTMAX_OPS),
         ("active_top_k", "shared", None),
@@ -431,7 +436,7 @@ def test_wrong_shared_neurons(op, name, units):
 
 @pytest.mark.parametrize("value", [0.5, 2.0, -1.0, np.nan, np.inf])
 def test_drawn_neurons_that_are_neither_drawn_nor_not(value):
-    assert_refused("log_shares", drawn=tf.constant([1.0, value]))
+    assert_refused("log_importance_weights", drawn=tf.constant([1.0, value]))
 
 
 # Where the ops are not told the number of units, any int32 may be an id.
@@ -472,7 +477,14 @@ def test_wrong_shapes_of_shared_values(op, name, shape):
 
 
 @pytest.mark.parametrize(
-    "op", [*SOFTMAX_OPS, "active_top_k", "log_shares", "sparse_from_active", "active_from_sparse"]
+    "op",
+    [
+        *SOFTMAX_OPS,
+        "active_top_k",
+        "log_importance_weights",
+        "sparse_from_active",
+        "active_from_sparse",
+    ],
 )
 def test_wrong_number_of_shared_neurons(op):
     for ids in ((), (2,), (2, 3, 4)):
@@ -586,10 +598,10 @@ def test_wrong_number_of_coefficients(op, length):
                 {"logits": tf.ones([NNZ + 1])},
                 {"label_splits": int64(0, 1, 3)},
                 {"label_ids": int32(3, 0, 5)},
-                {"row_offsets": tf.ones([ROWS - 1])},
-                {"row_offsets": tf.ones([ROWS + 1])},
-                {"shared_offsets": tf.ones([SHARED - 1])},
-                {"shared_offsets": tf.ones([SHARED + 1])},
+                {"row_adjustment": tf.ones([ROWS - 1])},
+                {"row_adjustment": tf.ones([ROWS + 1])},
+                {"shared_adjustment": tf.ones([SHARED - 1])},
+                {"shared_adjustment": tf.ones([SHARED + 1])},
             )
         ),
         *(
@@ -698,8 +710,8 @@ def test_sizes_that_do_not_match(op, changes):
         ("arrange_buckets", {"bucket_ptr": tf.constant([[1, 4, 6], [0, 1, 6]])}),
         ("arrange_buckets", {"neuron_ids": TABLES["neuron_ids"][:1]}),
         ("arrange_buckets", {"neuron_ids": TABLES["neuron_ids"][:, :5]}),
-        ("select_from_tables", {"least_votes": -1}),
-        ("select_for_batch", {"least_votes": -1}),
+        ("select_from_tables", {"min_collisions": -1}),
+        ("select_for_batch", {"min_collisions": -1}),
         ("select_from_tables", {"codes": CODES + 1}),
         ("select_from_tables", {"codes": CODES - 1}),
         ("select_from_tables", {"codes": CODES[:2]}),
@@ -720,9 +732,9 @@ def test_sizes_that_do_not_match(op, changes):
         ("sample_neurons", {"units": 2**32}),
         ("sample_neurons", {"units": 2**55}),
         ("sample_neurons", {"units": 2, "fixed": int32(1, 2)}),
-        ("log_shares", {"units": 2**32}),
-        ("log_shares", {"units": 5}),
-        ("log_shares", {"drawn": tf.ones([3])}),
+        ("log_importance_weights", {"units": 2**32}),
+        ("log_importance_weights", {"units": 5}),
+        ("log_importance_weights", {"drawn": tf.ones([3])}),
         ("sample_neurons", {"distribution": "normal"}),
         ("sample_neurons", {"count": -1}),
         ("transpose", {"units": 2**60}),
@@ -901,7 +913,7 @@ def test_wrong_ranks_in_graphs(op, name):
         tf.function(lambda: call(op, changed))()
 
 
-# Connections.
+# SparseKernel.
 @pytest.mark.parametrize("op", CONNECTED_OPS)
 @pytest.mark.parametrize(
     "changes",
@@ -922,7 +934,7 @@ def test_wrong_ranks_in_graphs(op, name):
     ids=str,
 )
 def test_connections_that_lead_nowhere(op, changes):
-    if op == "connected_logits":  # takes values instead of variables
+    if op == "sparse_linear_logits":  # takes values instead of variables
         changes = tf.nest.map_structure(tf.convert_to_tensor, changes)
     assert_refused(op, **changes)
 
@@ -935,16 +947,16 @@ def test_connections_that_lead_nowhere(op, changes):
         ("connect", {"smoothing": -1.0}),
         ("connect", {"smoothing": float("nan")}),
         ("connect", {"label_splits": int64(0, 1, 3)}),
-        ("activate_connected", {"count": -1}),
-        ("activate_connected", {"label_splits": int64(0, 1, 3)}),
-        ("connected_losses", {"label_splits": int64(0, 1, 3)}),
-        ("connected_top_k", {"k": UNITS + 1}),
-        ("connected_top_k", {"k": 0}),
+        ("sparse_linear_select", {"count": -1}),
+        ("sparse_linear_select", {"label_splits": int64(0, 1, 3)}),
+        ("sparse_linear_losses", {"label_splits": int64(0, 1, 3)}),
+        ("sparse_linear_top_k", {"k": UNITS + 1}),
+        ("sparse_linear_top_k", {"k": 0}),
         ("connection_gradient", {"match_entry": int32(0, 1, 2, 3, 5)}),
         ("connection_gradient", {"match_place": int32(0, 1, 2, -1, 4)}),
         ("connection_gradient", {"match_place": int32(0, 1, 2, 3)}),
         ("connection_gradient", {"upstream": tf.ones([NNZ - 1])}),
-        ("binary_crossentropy", {"own_offsets": tf.ones([NNZ - 1])}),
+        ("binary_crossentropy", {"own_adjustment": tf.ones([NNZ - 1])}),
     ],
     ids=str,
 )

@@ -37,7 +37,7 @@ class Problem:
     def set_active(self, rng, active):
         self.active, self.listed = active, active.listed()
         self.coef = floats(rng, len(self.listed.ids))
-        self.view = ops.transpose(active_to_tf(active), len(self.kernel))
+        self.view = ops.csc_from_csr(active_to_tf(active), len(self.kernel))
 
     def logits(self, x, bias=None):
         return ops.active_logits(x, self.view, self.kernel_variable, bias)
@@ -226,8 +226,8 @@ def test_row_gradient_remembers_its_parts(rng, shared):
     with tf.GradientTape() as tape:
         objective = p.objective(p.logits(tf.constant(p.x)))
     slices = tape.gradient(objective, p.kernel_variable)
-    parts = ops.parts_of(slices)
-    assert ops.parts_of(tf.IndexedSlices(slices.values, slices.indices)) is None
+    parts = ops.factors_of(slices)
+    assert ops.factors_of(tf.IndexedSlices(slices.values, slices.indices)) is None
     np.testing.assert_array_equal(parts.x, p.x)
     coef = values_to_numpy(p.active, ops.ActiveLogits(parts.coef, parts.shared_coef))
     np.testing.assert_array_equal(coef, p.coef)
@@ -236,7 +236,7 @@ def test_row_gradient_remembers_its_parts(rng, shared):
     # So does the gradient of a loss that was scaled up against underflow.
     quarter = slices / 4.0
     np.testing.assert_array_equal(quarter.values, slices.values / 4)
-    again = ops.row_gradient(ops.parts_of(quarter), ops.handle(p.kernel_variable))
+    again = ops.row_gradient(ops.factors_of(quarter), ops.handle(p.kernel_variable))
     np.testing.assert_array_equal(again.values, quarter.values)
 
 
@@ -289,7 +289,7 @@ def test_logits_of_a_sample_do_not_depend_on_its_batch(rng):
     own, shared = p.logits(tf.constant(p.x), p.bias_variable)
     for row in (0, 1, 40, 64, 129, 130):
         active = ActiveSet(csr([p.active.own.row(row)]), p.active.shared)
-        view = ops.transpose(active_to_tf(active), 300)
+        view = ops.csc_from_csr(active_to_tf(active), 300)
         x = tf.constant(p.x[row : row + 1])
         alone = ops.active_logits(x, view, p.kernel_variable, p.bias_variable)
         entries = slice(*p.active.own.row_splits[row : row + 2])
@@ -314,7 +314,7 @@ def test_products_inside_a_graph_of_unknown_sizes(rng):
         active = ops.ActiveSet(ops.Csr(splits, ids), shared)
         with tf.GradientTape() as tape:
             tape.watch([x, coef])
-            view = ops.transpose(active, 30)
+            view = ops.csc_from_csr(active, 30)
             logits = ops.active_logits(x, view, p.kernel_variable, p.bias_variable)
             assert (logits.own.shape.rank, logits.shared.shape.rank) == (1, 2)
             y = ops.csr_mat_mul(coef, active.own, p.kernel_variable)

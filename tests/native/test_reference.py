@@ -205,7 +205,7 @@ def test_log_shares():
     shared, drawn = np.array([1, 2, 5]), np.array([1, 0, 1])
     # 5 stands for 3, 4 and 5; 1 and 5 for all but 2.
     expected = [math.log(3), math.log(5 / 2), 0, 0, 0]
-    got = reference.log_shares(ActiveSet(own, shared), drawn, 6)
+    got = reference.log_importance_weights(ActiveSet(own, shared), drawn, 6)
     assert got.tolist() == pytest.approx(expected)
     # Each set as a whole has the weight of all units.
     for row in range(2):
@@ -214,7 +214,7 @@ def test_log_shares():
         weights = active.join(np.ones(len(active.own.ids)), factors)[active.counted()]
         assert weights.sum() == pytest.approx(6)
     nothing = ActiveSet(own, np.zeros(0, np.int32))
-    assert not reference.log_shares(nothing, np.zeros(0), 6).any()
+    assert not reference.log_importance_weights(nothing, np.zeros(0), 6).any()
 
 
 def test_log_uniform_probabilities_add_up():
@@ -224,7 +224,7 @@ def test_log_uniform_probabilities_add_up():
 
 
 def test_transpose():
-    view = reference.transpose(MIXED)
+    view = reference.csc_from_csr(MIXED)
     seen = []
     for u, neuron in enumerate(view.neurons):
         for e in range(view.neuron_splits[u], view.neuron_splits[u + 1]):

@@ -235,7 +235,7 @@ def test_full_equals_active_with_all_units(rng, all_own):
     variables, inputs = [tf.Variable(kernel), tf.Variable(bias)], tf.constant(x)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(inputs)
-        logits = ops.active_logits(inputs, ops.transpose(given, 300), *variables)
+        logits = ops.active_logits(inputs, ops.csc_from_csr(given, 300), *variables)
         by_active = ops.softmax_crossentropy(logits, given, to_tf(labels))
         loss = ops.full_crossentropy(inputs, to_tf(labels), *variables)
     np.testing.assert_allclose(loss, by_active, rtol=1e-5, atol=1e-5)

@@ -95,7 +95,7 @@ def test_offsets_count_as_part_of_the_shared_logits(rng, rows, shared):
     active = random_active_set(rng, rows, 300, 20, shared)
     labels = labels_within(rng, active.own)
     logits = values_to_tf(active, floats(rng, len(active.listed().ids)))
-    offsets = ops.SharedOffsets(
+    offsets = ops.SharedAdjustment(
         tf.constant(floats(rng, rows)), tf.constant(floats(rng, len(active.shared)))
     )
     moved = logits._replace(shared=logits.shared + offsets.rows[:, None] * offsets.neurons[None, :])

@@ -19,7 +19,7 @@ FEATURES, HIDDEN, UNITS = 30, 5, 17
 
 
 class ThreadCommunicator(Communicator):
-    """Ranks that are threads: parcels lie on a board that all of them see."""
+    """Ranks that are threads: messages lie on a board that all of them see."""
 
     def __init__(self, rank: int, board: list, barrier: threading.Barrier) -> None:
         super().__init__()
@@ -31,10 +31,10 @@ class ThreadCommunicator(Communicator):
         board, barrier = [None] * size, threading.Barrier(size, timeout=20)
         return [cls(rank, board, barrier) for rank in range(size)]
 
-    def _exchange(self, kind: str, parcels: list) -> list:
-        self._board[self.rank] = parcels
+    def _exchange(self, kind: str, messages: list) -> list:
+        self._board[self.rank] = messages
         self._barrier.wait()
-        received = [parcels[self.rank].copy() for parcels in self._board]
+        received = [messages[self.rank].copy() for messages in self._board]
         self._barrier.wait()
         return received
 
@@ -170,5 +170,5 @@ def require_state(model: keras.Model, wanted: Sequence[np.ndarray]) -> None:
 
 
 def tables_of(model: keras.Model) -> dict[str, np.ndarray]:
-    selector = model.layers[-1]._at_work.selector
+    selector = model.layers[-1]._sampled_weights.selector
     return {name: variable.numpy() for name, variable in selector.variables.items()}

@@ -32,7 +32,7 @@ from tests.parallel.checkpoint_cases import (
 from tf_dslide import (
     AllNeurons,
     DSlideDense,
-    Learned,
+    LearnedHash,
     LshSampler,
     SimHash,
     SlideCrossentropy,
@@ -90,7 +90,9 @@ SAMPLERS = {
         rehash_every=2,
         seed=2,
     ),
-    "learned": LshSampler(Learned(bits=3, tables=5), 12, rebuild_every=7, rebuild_on_drift=0.05),
+    "learned": LshSampler(
+        LearnedHash(bits=3, tables=5), 12, rebuild_every=7, rebuild_on_drift=0.05
+    ),
     "all": AllNeurons(),
 }
 
@@ -183,8 +185,8 @@ def test_another_sampler_takes_the_weights_and_builds_its_own_tables(tmp_path):
         other = build(sampler=sampler, seed=99)
         load_checkpoint(tmp_path / "a", other)
         require_state(other, [value for value, _ in state_of(model)])
-        at_work = other.layers[-1]._at_work
-        assert int(at_work.step) == 10
+        sampled = other.layers[-1]._sampled_weights
+        assert int(sampled.step) == 10
         if isinstance(sampler, LshSampler):
             assert tables_of(other)["stale"]
             assert tables_of(other)["rebuilds"] == tables_of(model)["rebuilds"]
@@ -349,28 +351,28 @@ def test_the_same_ranks_keep_their_tables_and_others_build_new_ones(tmp_path):
 
 
 def test_what_rank_0_learned_serves_other_numbers_of_ranks(tmp_path):
-    sampler = LshSampler(Learned(bits=2, tables=3), active=8, rebuild_every=5)
+    sampler = LshSampler(LearnedHash(bits=2, tables=3), active=8, rebuild_every=5)
     parts = Parts(2, sampler=sampler)
     for rank, model in enumerate(parts.models):
-        for variable in model.layers[-1]._at_work.selector.learned.values():
+        for variable in model.layers[-1]._sampled_weights.selector.learned.values():
             variable.assign(tf.ones_like(variable) * (rank + 3))
     parts.succeed(lambda m, s: save_checkpoint(tmp_path / "a", m, s))
     for ranks, wanted in ((1, [3]), (2, [3, 4]), (3, [3, 3, 3])):
         other = Parts(ranks, sampler=sampler, seed=9)
         other.succeed(lambda m, s: load_checkpoint(tmp_path / "a", m, s))
         for model, value in zip(other.models, wanted, strict=True):
-            for variable in model.layers[-1]._at_work.selector.learned.values():
+            for variable in model.layers[-1]._sampled_weights.selector.learned.values():
                 assert (variable.numpy() == value).all()
 
 
 def test_learning_begins_again_with_another_sampler(tmp_path):
-    hash_family = Learned(bits=2, tables=3)
+    hash_family = LearnedHash(bits=2, tables=3)
     model = build(sampler=LshSampler(hash_family, active=8, rebuild_every=500))
     train(model, 0, 1)
     save_checkpoint(tmp_path / "a", model)
     other = build(sampler=LshSampler(hash_family, active=9, rebuild_every=500))
     load_checkpoint(tmp_path / "a", other)
-    rounds = other.layers[-1]._at_work.selector.learned["hash_rounds"]
+    rounds = other.layers[-1]._sampled_weights.selector.learned["hash_rounds"]
     assert rounds == 0
     train(other, 1, 2)
     assert rounds == 1
@@ -381,14 +383,14 @@ def test_ranks_that_have_drifted_apart_get_their_own_functions_back(tmp_path):
         SimHash(bits=2, tables=3), active=8, rehash_every=1, rebuild_on_drift=0.1, rebuild_every=5
     )
     parts = Parts(2, sampler=sampler)
-    selectors = [model.layers[-1]._at_work.selector for model in parts.models]
+    selectors = [model.layers[-1]._sampled_weights.selector for model in parts.models]
     for generation, selector in enumerate(selectors):
         selector.set_state([9, 4, generation, 0])
     parts.succeed(lambda m, s: save_checkpoint(tmp_path / "a", m, s))
     other = Parts(2, sampler=sampler, seed=9)
     other.succeed(lambda m, s: load_checkpoint(tmp_path / "a", m, s))
     for wanted, model in zip(selectors, other.models, strict=True):
-        found = model.layers[-1]._at_work.selector
+        found = model.layers[-1]._sampled_weights.selector
         assert found.get_state() == wanted.get_state()
         for mine, its in zip(found._hash._numbers, wanted._hash._numbers, strict=True):
             np.testing.assert_array_equal(mine, its)

@@ -36,7 +36,7 @@ def test_every_parcel_arrives_and_is_counted_to_the_byte(ranks):
     results = check(
         run_ranks(PROGRAMS / "exchanges.py", ranks, 60, ["mpi", "random_sizes", 64]), ranks
     )
-    # Most parcels of this test are larger than a piece.
+    # Most messages of this test are larger than a piece.
     assert all(result["messages"] > 60 * (ranks - 1) for result in results) or ranks == 1
 
 
@@ -77,7 +77,7 @@ def test_lone_communicator_does_the_same_without_mpi(case):
 
 def test_wrong_arguments():
     lone = LoneCommunicator()
-    with pytest.raises(ValueError, match="one parcel for each of 1 ranks; received 2"):
+    with pytest.raises(ValueError, match="one message for each of 1 ranks; received 2"):
         lone.exchange("hidden", [b"", b""])
     with pytest.raises(TypeError, match="JSON can express; received .*object"):
         lone.gather(object())

@@ -35,21 +35,21 @@ def test_equal_ranges(units, ranks):
     st.lists(st.integers(0, 50), min_size=1, max_size=40),
     st.integers(1, 6),
 )
-def test_balanced_ranges(activity, ranks):
-    ranges = balanced_ranges(activity, ranks)
+def test_balanced_ranges(unit_load, ranks):
+    ranges = balanced_ranges(unit_load, ranks)
     assert len(ranges) == ranks
-    assert_cover(ranges, len(activity))
+    assert_cover(ranges, len(unit_load))
     # Each border is as near to its share as a border between two units can be.
-    total = np.concatenate([[0], np.cumsum(activity)])
+    total = np.concatenate([[0], np.cumsum(unit_load)])
     for rank, (_, end) in enumerate(ranges[:-1]):
         wanted = total[-1] * (rank + 1) / ranks
         assert abs(total[end] - wanted) == pytest.approx(np.abs(total - wanted).min())
 
 
-@pytest.mark.parametrize("activity", [[[1, 2]], [1, -1], [1, np.nan], [np.inf]])
-def test_activity_that_is_none(activity):
-    with pytest.raises(ValueError, match="activity"):
-        balanced_ranges(activity, 2)
+@pytest.mark.parametrize("unit_load", [[[1, 2]], [1, -1], [1, np.nan], [np.inf]])
+def test_activity_that_is_none(unit_load):
+    with pytest.raises(ValueError, match="unit_load"):
+        balanced_ranges(unit_load, 2)
 
 
 def test_plan_table():

@@ -6,7 +6,7 @@ from pathlib import Path
 RUNS = Path(__file__).parent / "runs"
 NETWORK = "1gbit,0.2ms"
 LSH = "made-up.dslide-lsh.1gbit-0.2ms.2.jsonl"
-SHARED = "made-up.dslide-shared.1gbit-0.2ms.2.jsonl"
+SHARED = "made-up.dslide-shared_lsh.1gbit-0.2ms.2.jsonl"
 HOROVOD = "made-up.horovod-dense.1gbit-0.2ms.2.jsonl"
 DENSE = "made-up.tf-dense.local.1.jsonl"
 

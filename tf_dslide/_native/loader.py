@@ -30,9 +30,9 @@ READING_OPS = (
     "DslideFullCrossentropy",
     "DslideFullCrossentropyGradient",
     "DslideCrossentropyOfParts",
-    "DslideActivateConnected",
-    "DslideConnectedTopK",
-    "DslideConnectedLosses",
+    "DslideSparseLinearSelect",
+    "DslideSparseLinearTopK",
+    "DslideSparseLinearLosses",
 )
 
 

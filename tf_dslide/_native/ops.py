@@ -47,7 +47,7 @@ class ActiveLogits(NamedTuple):
     shared: tf.Tensor
 
 
-class NeuronView(NamedTuple):
+class CscView(NamedTuple):
     """An active set seen from its neurons.
 
     Neuron `neurons[u]` is active in the samples `entry_row[e]`, at the places `entry_index[e]` of
@@ -247,13 +247,13 @@ def select_from_tables(
     bucket_size: int,
     seed: int,
     from_start: bool = False,
-    least_votes: int = 0,
+    min_collisions: int = 0,
     by_code: bool = False,
 ) -> Csr:
     """Labels and the neurons most often found in the buckets, `hashed` in all.
 
     `excluded` are ids that only a label can bring in. A bucket of more than `bucket_size` neurons
-    gives a window of them at a random place, or `from_start`. With `least_votes`, neurons found in
+    gives a window of them at a random place, or `from_start`. With `min_collisions`, neurons in
     so many tables are taken as they come, the tables in a random order. With `by_code` rows of
     equal codes and labels get equal neurons; otherwise each row has its own windows of long
     buckets.
@@ -271,7 +271,7 @@ def select_from_tables(
             bucket_size=bucket_size,
             seed=seed,
             from_start=from_start,
-            least_votes=least_votes,
+            min_collisions=min_collisions,
             by_code=by_code,
         )
     )
@@ -288,11 +288,11 @@ def select_for_batch(
     bucket_size: int,
     seed: int,
     from_start: bool = False,
-    least_votes: int = 0,
+    min_collisions: int = 0,
 ) -> tf.Tensor:
     """The `excluded` neurons and the `hashed` others that the buckets of all rows hold most often.
 
-    Ascending distinct ids `int32`. With `least_votes`, any that the buckets hold so often.
+    Ascending distinct ids `int32`. With `min_collisions`, any that the buckets hold so often.
     """
     return _ops.dslide_select_for_batch(
         codes=codes,
@@ -304,7 +304,7 @@ def select_for_batch(
         bucket_size=bucket_size,
         seed=seed,
         from_start=from_start,
-        least_votes=least_votes,
+        min_collisions=min_collisions,
     )
 
 
@@ -332,9 +332,9 @@ def sample_neurons(
     )
 
 
-def log_shares(active: ActiveSet, drawn: tf.Tensor, units: int) -> tf.Tensor:
+def log_importance_weights(active: ActiveSet, drawn: tf.Tensor, units: int) -> tf.Tensor:
     """The logarithm of how many left out neurons each one drawn stands for, `(rows,) float32`."""
-    return _ops.dslide_log_shares(
+    return _ops.dslide_log_importance_weights(
         **active.own._asdict(), shared=active.shared, drawn=drawn, units=units
     )
 
@@ -361,14 +361,14 @@ def no_neurons() -> tf.Tensor:
     return tf.zeros([0], tf.int32)
 
 
-def transpose(active: ActiveSet, units: int) -> NeuronView:
+def csc_from_csr(active: ActiveSet, units: int) -> CscView:
     """The same active set seen from its neurons."""
-    return NeuronView(
-        *_ops.dslide_transpose(**active.own._asdict(), shared=active.shared, units=units)
+    return CscView(
+        *_ops.dslide_csc_from_csr(**active.own._asdict(), shared=active.shared, units=units)
     )
 
 
-def active_logits(x: tf.Tensor, view: NeuronView, kernel: Any, bias: Any = None) -> ActiveLogits:
+def active_logits(x: tf.Tensor, view: CscView, kernel: Any, bias: Any = None) -> ActiveLogits:
     """`<x[row], kernel[id]> + bias[id]` of each row's own and shared neurons."""
     return ActiveLogits(
         *_ops.dslide_active_logits(
@@ -400,7 +400,7 @@ def _active_sets(logits: ActiveLogits, active: ActiveSet) -> dict[str, tf.Tensor
     }
 
 
-class SharedOffsets(NamedTuple):
+class SharedAdjustment(NamedTuple):
     """What a softmax adds to the logits of shared neurons: a row's value times a neuron's.
 
     Attributes:
@@ -412,21 +412,21 @@ class SharedOffsets(NamedTuple):
     neurons: tf.Tensor
 
 
-def no_offsets(logits: ActiveLogits) -> SharedOffsets:
+def no_adjustment(logits: ActiveLogits) -> SharedAdjustment:
     """Those that change nothing."""
     rows, shared = tf.unstack(tf.shape(logits.shared))
-    return SharedOffsets(tf.zeros([rows]), tf.zeros([shared]))
+    return SharedAdjustment(tf.zeros([rows]), tf.zeros([shared]))
 
 
 def softmax_crossentropy(
-    logits: ActiveLogits, active: ActiveSet, labels: Csr, offsets: SharedOffsets | None = None
+    logits: ActiveLogits, active: ActiveSet, labels: Csr, adjustment: SharedAdjustment | None = None
 ) -> tf.Tensor:
     """Cross-entropy of each row over its active set, `(rows,) float32`; 0 without labels.
 
-    The offsets are constants: nothing is derived by them.
+    The adjustment is a constant: nothing is derived by them.
     """
     loss, _, _ = _ops.dslide_softmax_crossentropy(
-        **_softmax_inputs(logits, active, labels, offsets)
+        **_softmax_inputs(logits, active, labels, adjustment)
     )
     return loss
 
@@ -435,17 +435,17 @@ def binary_crossentropy(
     logits: ActiveLogits,
     active: ActiveSet,
     labels: Csr,
-    own_offsets: tf.Tensor | None = None,
-    offsets: SharedOffsets | None = None,
+    own_adjustment: tf.Tensor | None = None,
+    adjustment: SharedAdjustment | None = None,
 ) -> tf.Tensor:
     """The sum of the logistic losses of each row's active neurons, `(rows,) float32`.
 
-    A neuron that is no label counts `exp(offset)` times. The offsets are constants.
+    A neuron that is no label counts `exp(adjustment)` times. The adjustment is a constant.
     """
-    if own_offsets is None:
-        own_offsets = tf.zeros_like(logits.own)
+    if own_adjustment is None:
+        own_adjustment = tf.zeros_like(logits.own)
     loss, _, _ = _ops.dslide_binary_crossentropy(
-        **_softmax_inputs(logits, active, labels, offsets), own_offsets=own_offsets
+        **_softmax_inputs(logits, active, labels, adjustment), own_adjustment=own_adjustment
     )
     return loss
 
@@ -473,24 +473,24 @@ class SoftmaxTotals(NamedTuple):
 
 
 def _softmax_inputs(
-    logits: ActiveLogits, active: ActiveSet, labels: Csr, offsets: SharedOffsets | None
+    logits: ActiveLogits, active: ActiveSet, labels: Csr, adjustment: SharedAdjustment | None
 ) -> dict[str, tf.Tensor]:
-    offsets = no_offsets(logits) if offsets is None else offsets
+    adjustment = no_adjustment(logits) if adjustment is None else adjustment
     return {
         **_active_sets(logits, active),
         "label_splits": labels.row_splits,
         "label_ids": labels.ids,
-        "row_offsets": offsets.rows,
-        "shared_offsets": offsets.neurons,
+        "row_adjustment": adjustment.rows,
+        "shared_adjustment": adjustment.neurons,
     }
 
 
 def softmax_parts(
-    logits: ActiveLogits, active: ActiveSet, labels: Csr, offsets: SharedOffsets | None = None
+    logits: ActiveLogits, active: ActiveSet, labels: Csr, adjustment: SharedAdjustment | None = None
 ) -> SoftmaxParts:
     """What active sets add to softmaxes over more units than these. It has no gradient."""
     return SoftmaxParts(
-        *_ops.dslide_softmax_parts(**_softmax_inputs(logits, active, labels, offsets))
+        *_ops.dslide_softmax_parts(**_softmax_inputs(logits, active, labels, adjustment))
     )
 
 
@@ -498,7 +498,7 @@ def softmax_gradient(
     logits: ActiveLogits,
     active: ActiveSet,
     labels: Csr,
-    offsets: SharedOffsets | None,
+    adjustment: SharedAdjustment | None,
     totals: SoftmaxTotals,
     upstream: tf.Tensor,
 ) -> ActiveLogits:
@@ -506,7 +506,7 @@ def softmax_gradient(
 
     `upstream` is the gradient by each row's loss, `(rows,) float32`.
     """
-    inputs = _softmax_inputs(logits, active, labels, offsets)
+    inputs = _softmax_inputs(logits, active, labels, adjustment)
     return ActiveLogits(
         *_ops.dslide_softmax_gradient(**inputs, **totals._asdict(), upstream=upstream)
     )
@@ -602,7 +602,7 @@ def full_crossentropy_gradient(
     )
 
 
-class Connections(NamedTuple):
+class SparseKernel(NamedTuple):
     """A sparse kernel: feature `f` is connected with `neurons[splits[f]:splits[f + 1]]`.
 
     Attributes:
@@ -627,7 +627,7 @@ class Features(NamedTuple):
     values: tf.Tensor
 
 
-def connect(
+def cooccurrences(
     features: Csr, columns: int, labels: Csr, units: int, most: int, smoothing: float
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Connects features with the labels that they occur together with, at most `most` each.
@@ -636,7 +636,7 @@ def connect(
         `splits (columns + 1,) int64`, `neurons (connections,) int32`, and the number of rows that
         have both, `(connections,) float32`.
     """
-    return _ops.dslide_connect(
+    return _ops.dslide_cooccurrences(
         **features._asdict(),
         label_splits=labels.row_splits,
         label_ids=labels.ids,
@@ -647,7 +647,7 @@ def connect(
     )
 
 
-def _connected(x: Features, connections: Connections) -> dict[str, Any]:
+def _connected(x: Features, connections: SparseKernel) -> dict[str, Any]:
     return {
         "values": x.values,
         **x.rows._asdict(),
@@ -659,15 +659,15 @@ def _connected(x: Features, connections: Connections) -> dict[str, Any]:
     }
 
 
-def activate_connected(
-    x: Features, connections: Connections, labels: Csr, count: int
+def sparse_linear_select(
+    x: Features, connections: SparseKernel, labels: Csr, count: int
 ) -> tuple[Csr, tf.Tensor]:
     """Each row's labels and the `count` best others of the neurons that it is connected with.
 
     Returns:
         The active sets, and their logits `(nnz,) float32`.
     """
-    splits, ids, logits, *_ = _ops.dslide_activate_connected(
+    splits, ids, logits, *_ = _ops.dslide_sparse_linear_select(
         **_connected(x, connections),
         label_splits=labels.row_splits,
         label_ids=labels.ids,
@@ -676,7 +676,7 @@ def activate_connected(
     return Csr(splits, ids), logits
 
 
-def connected_logits(x: Features, connections: Connections) -> tf.Tensor:
+def sparse_linear_logits(x: Features, connections: SparseKernel) -> tf.Tensor:
     """All logits, `(rows, units) float32`.
 
     A node of a graph that nobody uses, unlike those of the ops that read variables themselves.
@@ -684,19 +684,21 @@ def connected_logits(x: Features, connections: Connections) -> tf.Tensor:
     given = _connected(x, connections)
     given["weights"] = value_of(connections.weights)
     given["bias"] = [] if connections.bias is None else [value_of(connections.bias)]
-    return _ops.dslide_connected_logits(**given)
+    return _ops.dslide_sparse_linear_logits(**given)
 
 
-def connected_top_k(x: Features, connections: Connections, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """The `k` best neurons of each row: ids `(rows, k) int32` and logits, falling."""
-    return _ops.dslide_connected_top_k(**_connected(x, connections), k=k)
-
-
-def connected_losses(
-    x: Features, connections: Connections, labels: Csr
+def sparse_linear_top_k(
+    x: Features, connections: SparseKernel, k: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each row's losses over all units, of the softmax and one against all. No gradient."""
-    return _ops.dslide_connected_losses(
+    """The `k` best neurons of each row: ids `(rows, k) int32` and logits, falling."""
+    return _ops.dslide_sparse_linear_top_k(**_connected(x, connections), k=k)
+
+
+def sparse_linear_losses(
+    x: Features, connections: SparseKernel, labels: Csr
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each row's losses over all units, of the softmax and one-vs-rest. No gradient."""
+    return _ops.dslide_sparse_linear_losses(
         **_connected(x, connections), label_splits=labels.row_splits, label_ids=labels.ids
     )
 
@@ -737,7 +739,7 @@ def row_adam(arguments: AdamArguments, rows: tf.Tensor, gradient: tf.Tensor) -> 
     return _ops.dslide_row_adam(**arguments._asdict(), rows=rows, gradient=gradient)
 
 
-class RowGradientParts(NamedTuple):
+class GradientFactors(NamedTuple):
     """What a row-sparse gradient is computed from: `sum of coef[entry] * x[row]` by neuron.
 
     `shared_coef (rows, shared)` are the coefficients of the neurons that all rows share.
@@ -746,7 +748,7 @@ class RowGradientParts(NamedTuple):
     x: tf.Tensor
     coef: tf.Tensor
     shared_coef: tf.Tensor
-    view: NeuronView
+    view: CscView
 
     def inputs(self) -> dict[str, tf.Tensor]:
         """What the ops call them."""
@@ -758,7 +760,7 @@ class RowGradientParts(NamedTuple):
         }
 
 
-def row_gradient_adam(arguments: AdamArguments, parts: RowGradientParts) -> tf.Operation:
+def row_gradient_adam(arguments: AdamArguments, parts: GradientFactors) -> tf.Operation:
     """One step of Adam on the rows of `parts`, whose gradients never reach memory."""
     return _ops.dslide_row_gradient_adam(**arguments._asdict(), **parts.inputs())
 
@@ -773,23 +775,23 @@ def row_adagrad(arguments: AdagradArguments, rows: tf.Tensor, gradient: tf.Tenso
     return _ops.dslide_row_adagrad(**arguments._asdict(), rows=rows, gradient=gradient)
 
 
-def row_gradient_adagrad(arguments: AdagradArguments, parts: RowGradientParts) -> tf.Operation:
+def row_gradient_adagrad(arguments: AdagradArguments, parts: GradientFactors) -> tf.Operation:
     """One step of Adagrad on the rows of `parts`, whose gradients never reach memory."""
     return _ops.dslide_row_gradient_adagrad(**arguments._asdict(), **parts.inputs())
 
 
-class RowSlices(tf.IndexedSlices):
+class FactoredSlices(tf.IndexedSlices):
     """A gradient with ascending distinct rows that may remember what it is computed from.
 
     An optimizer that knows `parts` can sweep gradient and update in one; the values are then an
     unused pure node and never computed.
     """
 
-    parts: RowGradientParts | None = None
+    parts: GradientFactors | None = None
 
-    def __truediv__(self, scale: Any) -> "RowSlices":
+    def __truediv__(self, scale: Any) -> "FactoredSlices":
         """The gradient of a loss that was multiplied by `scale`."""
-        result = RowSlices(self.values / scale, self.indices, self.dense_shape)
+        result = FactoredSlices(self.values / scale, self.indices, self.dense_shape)
         if self.parts is not None:
             result.parts = self.parts._replace(
                 coef=self.parts.coef / scale, shared_coef=self.parts.shared_coef / scale
@@ -797,10 +799,10 @@ class RowSlices(tf.IndexedSlices):
         return result
 
 
-def row_gradient(parts: RowGradientParts, variable: tf.Tensor) -> RowSlices:
+def row_gradient(parts: GradientFactors, variable: tf.Tensor) -> FactoredSlices:
     """The gradient of the weights behind a resource."""
     values = _ops.dslide_row_gradient(**parts.inputs())
-    slices = RowSlices(values, parts.view.neurons, _variable_shape(variable))
+    slices = FactoredSlices(values, parts.view.neurons, _variable_shape(variable))
     slices.parts = parts
     # Keras casts gradients before it makes them dense, which keeps the rows but not the class.
     parts.view.neurons._dslide_weights = _number_of_weights(variable)
@@ -841,9 +843,9 @@ def _notice_dense_gradient(
 tf.register_tensor_conversion_function(tf.IndexedSlices, _notice_dense_gradient, priority=50)
 
 
-def parts_of(gradient: Any) -> RowGradientParts | None:
+def factors_of(gradient: Any) -> GradientFactors | None:
     """What a gradient is computed from, if it remembers."""
-    return gradient.parts if isinstance(gradient, RowSlices) else None
+    return gradient.parts if isinstance(gradient, FactoredSlices) else None
 
 
 def _variable_shape(resource: tf.Tensor) -> tf.Tensor:
@@ -855,15 +857,15 @@ def _active_logits_gradient(
     op: tf.Operation, upstream: tf.Tensor, shared_upstream: tf.Tensor
 ) -> list[Any]:
     x, *view_tensors, kernel = op.inputs[:7]
-    view = NeuronView(*view_tensors)
+    view = CscView(*view_tensors)
     x_gradient = _ops.dslide_active_mat_mul(
         coef=upstream, shared_coef=shared_upstream, **view._asdict(), like=x, kernel=kernel
     )
-    parts = RowGradientParts(x, upstream, shared_upstream, view)
+    parts = GradientFactors(x, upstream, shared_upstream, view)
     gradients = [x_gradient, None, None, None, None, None, row_gradient(parts, kernel)]
     if len(op.inputs) > 7:
         sums = _ops.dslide_entry_sums(**parts.inputs())
-        gradients.append(RowSlices(sums, view.neurons, _variable_shape(op.inputs[7])))
+        gradients.append(FactoredSlices(sums, view.neurons, _variable_shape(op.inputs[7])))
     return gradients
 
 
@@ -886,12 +888,12 @@ def _sparse_from_active_gradient(op: tf.Operation, _: Any, upstream: tf.Tensor) 
 def _csr_mat_mul_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
     coef, row_splits, ids, kernel = op.inputs
     active = ActiveSet(Csr(row_splits, ids), no_neurons())
-    view = transpose(active, op.get_attr("columns"))
+    view = csc_from_csr(active, op.get_attr("columns"))
     # `upstream` is nobody's input: what is not finite in it is for the optimizer to see.
     coef_gradient, nothing_shared = _ops.dslide_active_logits(
         x=upstream, **view._asdict(), kernel=kernel, bias=[], check_input=False
     )
-    parts = RowGradientParts(upstream, coef, nothing_shared, view)
+    parts = GradientFactors(upstream, coef, nothing_shared, view)
     return [coef_gradient, None, None, row_gradient(parts, kernel)]
 
 
@@ -930,13 +932,13 @@ def _binary_crossentropy_gradient(op: tf.Operation, upstream: tf.Tensor, *_: Any
     return [*_softmax_crossentropy_gradient(op, upstream), None]
 
 
-@tf.RegisterGradient("DslideActivateConnected")
+@tf.RegisterGradient("DslideSparseLinearSelect")
 def _activate_connected_gradient(op: tf.Operation, *upstreams: tf.Tensor) -> list[Any]:
     gradients = _connection_gradients(op, op.outputs, upstreams[2])
     return [*gradients, None, None]
 
 
-@tf.RegisterGradient("DslideConnectedLogits")
+@tf.RegisterGradient("DslideSparseLinearLogits")
 def _connected_logits_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[Any]:
     values, row_splits, ids, splits, neurons, weights, *bias = op.inputs
     lengths = row_splits[1:] - row_splits[:-1]
@@ -955,7 +957,7 @@ def _connection_gradients(op: tf.Operation, outputs: Any, upstream: tf.Tensor) -
     values, _, _, _, neurons, weights = op.inputs[:6]
     bias = op.inputs[6 : 6 + op.get_attr("use_bias")]
     active_splits, active_ids, _, match_splits, position, entry, place = outputs
-    ids, gradient, bias_ids, bias_gradient = _ops.dslide_connection_gradient(
+    ids, gradient, bias_ids, bias_gradient = _ops.dslide_sparse_linear_gradient(
         values=values,
         active_splits=active_splits,
         active_ids=active_ids,
@@ -967,6 +969,6 @@ def _connection_gradients(op: tf.Operation, outputs: Any, upstream: tf.Tensor) -
         connections=neurons.shape[0],
         units=op.get_attr("units"),
     )
-    slices = [RowSlices(gradient, ids, _variable_shape(weights))]
-    slices += [RowSlices(bias_gradient, bias_ids, _variable_shape(b)) for b in bias]
+    slices = [FactoredSlices(gradient, ids, _variable_shape(weights))]
+    slices += [FactoredSlices(bias_gradient, bias_ids, _variable_shape(b)) for b in bias]
     return [None] * 5 + slices

@@ -7,7 +7,7 @@ import keras
 
 from tf_dslide.cli.settings import NetworkSettings, SamplerSettings
 from tf_dslide.data import Dataset
-from tf_dslide.hashing import DWTA, WTA, HashFamily, Learned, MinHash, SimHash
+from tf_dslide.hashing import DWTA, WTA, HashFamily, LearnedHash, MinHash, SimHash
 from tf_dslide.initializers import LabelPrior
 from tf_dslide.layers import DSlideDense, SparseDense
 from tf_dslide.linear import DSlideLinear, usual_optimizer
@@ -83,7 +83,7 @@ def count_steps(num_samples: int, batch_size: int, epochs: int) -> int:
 def _make_sampler(settings: SamplerSettings, seed: int) -> Sampler:
     if settings.name == "all":
         return AllNeurons()
-    if settings.name in ("lsh", "shared-lsh"):
+    if settings.name in ("lsh", "shared_lsh"):
         lsh = LshSampler if settings.name == "lsh" else SharedLshSampler
         schedule: dict[str, Any] = {}
         if settings.rebuild_every is not None:
@@ -100,7 +100,7 @@ def _make_hash(settings: SamplerSettings, seed: int) -> HashFamily:
     if settings.hash == "minhash":
         return MinHash(address_bits=settings.bits, seed=seed, **tables)
     if settings.hash not in ("wta", "dwta"):
-        directions = Learned if settings.hash == "learned" else SimHash
+        directions = LearnedHash if settings.hash == "learned" else SimHash
         return directions(settings.bits, seed=seed, **tables)
     family = WTA if settings.hash == "wta" else DWTA
     if settings.bits is None:

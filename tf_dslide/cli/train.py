@@ -65,12 +65,12 @@ Active = Annotated[
         panel=_NEURONS,
         min=1,
         metavar="N",
-        help="lsh, shared-lsh: neurons active for a sample; by default a tenth, 64 to 3,000.",
+        help="lsh, shared_lsh: neurons active for a sample; by default a tenth, 64 to 3,000.",
     ),
 ]
 Hash = Annotated[
     settings.HashName | None,
-    _option(panel=_NEURONS, help="lsh, shared-lsh: family of hash functions; simhash by default."),
+    _option(panel=_NEURONS, help="lsh, shared_lsh: family of hash functions; simhash by default."),
 ]
 Bits = Annotated[
     int | None,
@@ -79,13 +79,13 @@ Bits = Annotated[
         min=1,
         max=24,
         metavar="K",
-        help="lsh, shared-lsh: bits of a hash code; by default for buckets of about 64 neurons.",
+        help="lsh, shared_lsh: bits of a hash code; by default for buckets of about 64 neurons.",
     ),
 ]
 Tables = Annotated[
     int | None,
     _option(
-        panel=_NEURONS, min=1, metavar="L", help="lsh, shared-lsh: hash tables; 50 by default."
+        panel=_NEURONS, min=1, metavar="L", help="lsh, shared_lsh: hash tables; 50 by default."
     ),
 ]
 RebuildEvery = Annotated[
@@ -94,7 +94,7 @@ RebuildEvery = Annotated[
         panel=_NEURONS,
         min=1,
         metavar="STEPS",
-        help="lsh, shared-lsh: steps until the tables are first rebuilt, then ever more; 25 by "
+        help="lsh, shared_lsh: steps until the tables are first rebuilt, then ever more; 25 by "
         "default.",
     ),
 ]
@@ -104,7 +104,7 @@ NumSampled = Annotated[
         panel=_NEURONS,
         min=1,
         metavar="N",
-        help="uniform and log-uniform: neurons drawn a step; 1,024 by default.",
+        help="uniform and log_uniform: neurons drawn a step; 1,024 by default.",
     ),
 ]
 Epochs = Annotated[
@@ -210,7 +210,7 @@ def train(
     options.require_trainable(dropout, learning_rate, weight_decay)
     source = Source(data, labels, num_features, num_labels, cache)
     chosen = settings.SamplerSettings(
-        sampler or "shared-lsh", hash, bits, tables, active, rebuild_every, num_sampled
+        sampler or "shared_lsh", hash, bits, tables, active, rebuild_every, num_sampled
     )
     if linear:
         given = asdict(chosen) | {"name": None, "sampler": sampler}
@@ -269,9 +269,9 @@ def _check_linear(hidden: list[int], given: dict[str, Any]) -> None:
 def _check_sampler(chosen: settings.SamplerSettings) -> None:
     """Refuses options that the chosen sampler would ignore."""
     belongs: dict[str, tuple[str, ...]] = dict.fromkeys(
-        ("hash", "bits", "tables", "active", "rebuild_every"), ("lsh", "shared-lsh")
+        ("hash", "bits", "tables", "active", "rebuild_every"), ("lsh", "shared_lsh")
     )
-    belongs["num_sampled"] = ("uniform", "log-uniform")
+    belongs["num_sampled"] = ("uniform", "log_uniform")
     for name, samplers in belongs.items():
         value = getattr(chosen, name)
         if value is not None and chosen.name not in samplers:

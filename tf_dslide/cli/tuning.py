@@ -29,7 +29,7 @@ def usual(units: int) -> SamplerSettings:
     """What `dslide train` uses without options, spelled out."""
     sampler = SharedLshSampler()
     return SamplerSettings(
-        "shared-lsh",
+        "shared_lsh",
         "simhash",
         address_bits_for(units),
         sampler.hash.tables,

@@ -2,7 +2,7 @@
 
 `MPIModelParallel` splits the layers of a model; see its docstring. The modules, from the bottom up:
 `sharding` (who holds what), `communicator`, `statistics` and `faults` (bytes between ranks),
-`parcels` (matrices as bytes), `exchanges` (as functions of tensors), `strategy`, `checkpoints`.
+`messages` (matrices as bytes), `exchanges` (as functions of tensors), `strategy`, `checkpoints`.
 """
 
 from typing import Any

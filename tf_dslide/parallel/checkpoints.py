@@ -129,7 +129,7 @@ def load_checkpoint(
     On as many ranks as wrote it, split the same way, training then goes on exactly as it would have
     without the pause: weights, optimizer, dropout, tables and their schedule are those that were
     saved. On other ranks, or with another sampler, tables are built afresh from the weights. What a
-    `Learned` hash has learned then comes from rank 0 for all ranks; with another sampler it learns
+    `LearnedHash` has learned then comes from rank 0 for all ranks; with another sampler it learns
     anew from the next step on.
 
     Args:
@@ -434,7 +434,7 @@ class _SamplerEntry:
 
     @property
     def selector(self) -> Any:
-        return self.layer._at_work.selector
+        return self.layer._sampled_weights.selector
 
     @property
     def units(self) -> tuple[int, int]:
@@ -462,11 +462,11 @@ class _SamplerEntry:
     @property
     def schedule(self) -> list[int]:
         state = [] if self.selector is None else self.selector.get_state()
-        return [int(self.layer._at_work.step), *map(int, state)]
+        return [int(self.layer._sampled_weights.step), *map(int, state)]
 
     def restore_schedule(self, schedule: Sequence[int]) -> None:
         """Sets the schedule alone; the tables are built when they are needed."""
-        self.layer._at_work.step.assign(schedule[0])
+        self.layer._sampled_weights.step.assign(schedule[0])
         if self.selector is None:
             return
         self.selector.invalidate()

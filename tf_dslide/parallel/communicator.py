@@ -2,8 +2,8 @@
 
 Wire format
 -----------
-In an exchange each rank sends one parcel (bytes, any number of them) to each other rank. The first
-message of a parcel begins with a header of 64 bytes; integers are little-endian, without gaps:
+In an exchange each rank sends one message (bytes, any number of them) to each other rank. The first
+message of a message begins with a header of 64 bytes; integers are little-endian, without gaps:
 
 | bytes | type | content |
 | --- | --- | --- |
@@ -12,11 +12,11 @@ message of a parcel begins with a header of 64 bytes; integers are little-endian
 | 6 to 7 | uint16 | 0 |
 | 8 to 15 | uint64 | number of the exchange, counted from 1 by every rank |
 | 16 to 19 | uint32 | CRC-32 of the kind of exchange, as UTF-8 |
-| 20 to 23 | uint32 | 0 if the parcel follows in this message, else the size of the pieces |
-| 24 to 31 | uint64 | bytes of the parcel |
+| 20 to 23 | uint32 | 0 if the message follows in this message, else the size of the pieces |
+| 24 to 31 | uint64 | bytes of the message |
 | 32 to 63 | 32 characters | the kind's first 32 bytes, filled up with zeros: for error messages |
 
-A parcel of up to 4 MiB (or `chunk_bytes` if that is less) follows its header in the same message: a
+A message of up to 4 MiB (or `chunk_bytes` if that is less) follows its header in one message: a
 copy of it is cheaper than another message. A larger one is sent from where it lies, in messages of
 `chunk_bytes` without a header (the last may have less), and the first message tells the receiver
 how much to make room for. Messages travel under tag 1 on a duplicate of the communicator; MPI keeps
@@ -46,7 +46,7 @@ VERSION = 1
 HEADER = struct.Struct("<4sHHQIIQ32s")
 _DATA_TAG = 1
 _LEAVING_TAG = 2
-# Up to this size a parcel is copied behind its header.
+# Up to this size a message is copied behind its header.
 _COPIED_BYTES = 4 << 20
 # Ranks may share cores, so a rank that waits must soon let others run; but a sleep takes about
 # 100 us however short it is asked for, and wakes the peer late, which then sleeps itself.
@@ -93,25 +93,25 @@ class Communicator(ABC):
         self._lock = threading.Lock()
         self._kind = ""
 
-    def exchange(self, kind: str, parcels: Sequence[Any]) -> list[np.ndarray]:
-        """Sends a parcel to each rank and returns what each rank has sent to this one.
+    def exchange(self, kind: str, messages: Sequence[Any]) -> list[np.ndarray]:
+        """Sends a message to each rank and returns what each rank has sent to this one.
 
         Args:
             kind: What is exchanged; all ranks must name the same. Statistics are kept by kind.
-            parcels: For each rank the bytes to send to it: a C-contiguous array of any type, or
+            messages: For each rank the bytes to send to it: a C-contiguous array of any type, or
                 any other contiguous buffer. Sizes may differ, and be 0. They may be changed once
                 the call has returned.
 
         Returns:
-            For each rank a vector of bytes, `uint8`. The rank's own parcel is handed back without
+            For each rank a vector of bytes, `uint8`. The rank's own message is handed back without
             a copy; all others are the caller's own.
 
         Raises:
             RankError: A rank is at another exchange, or has left, or did not answer in time.
-            ValueError: Not one parcel a rank, or a parcel that is not contiguous.
+            ValueError: Not one message a rank, or a message that is not contiguous.
             RuntimeError: Another thread is in an exchange.
 
-        One message a peer, for a parcel of at most 4 MiB and `chunk_bytes`; beyond, one more than
+        One message a peer, for a message of at most 4 MiB and `chunk_bytes`; beyond, one more than
         the number of pieces of `chunk_bytes`.
 
         Example:
@@ -119,18 +119,18 @@ class Communicator(ABC):
         >>> LoneCommunicator().exchange("hidden", [b"abc"])[0].tobytes()
         b'abc'
         """
-        if len(parcels) != self.size:
+        if len(messages) != self.size:
             raise ValueError(
-                f"exchange {kind!r} needs one parcel for each of {self.size} ranks; received "
-                f"{len(parcels)}"
+                f"exchange {kind!r} needs one message for each of {self.size} ranks; received "
+                f"{len(messages)}"
             )
-        contents = [_as_bytes(parcel, kind) for parcel in parcels]
+        contents = [_as_bytes(message, kind) for message in messages]
         with self._alone(kind):
             return self._exchange(kind, contents)
 
     @abstractmethod
-    def _exchange(self, kind: str, parcels: list[np.ndarray]) -> list[np.ndarray]:
-        """`exchange` with parcels that are vectors of bytes, one a rank."""
+    def _exchange(self, kind: str, messages: list[np.ndarray]) -> list[np.ndarray]:
+        """`exchange` with messages that are vectors of bytes, one a rank."""
 
     def gather(self, value: Any) -> list:
         """The values of all ranks, in the order of ranks, on each rank.
@@ -187,8 +187,8 @@ class Communicator(ABC):
 
     def _gather(self, kind: str, value: Any) -> list:
         text = json.dumps(value, default=_plain).encode()
-        parcels = self.exchange(kind, [text] * self.size)
-        return [json.loads(parcel.tobytes()) for parcel in parcels]
+        messages = self.exchange(kind, [text] * self.size)
+        return [json.loads(message.tobytes()) for message in messages]
 
     def _failed(self, error: RankError) -> RankError:
         self.failure = error
@@ -222,11 +222,11 @@ class LoneCommunicator(Communicator):
     rank = 0
     size = 1
 
-    def _exchange(self, kind: str, parcels: list[np.ndarray]) -> list[np.ndarray]:
+    def _exchange(self, kind: str, messages: list[np.ndarray]) -> list[np.ndarray]:
         if self.failure is not None:
             raise self.failure
         self.stats.add(kind, Counts(exchanges=1))
-        return parcels
+        return messages
 
     def close(self, reason: str = "its program ended") -> None:
         """Nobody is there to tell: does nothing."""
@@ -247,7 +247,7 @@ class MPICommunicator(Communicator):
     Args:
         comm: An mpi4py intracommunicator, by default `MPI.COMM_WORLD`.
         timeout: Seconds without any message after which a waiting rank gives up.
-        chunk_bytes: Largest parcel, or piece of a parcel, in one message.
+        chunk_bytes: Largest message, or piece of a message, in one message.
 
     Raises:
         ImportError: mpi4py or the MPI library is missing.
@@ -302,13 +302,13 @@ class MPICommunicator(Communicator):
         duplicate.Set_errhandler(self._mpi.ERRORS_RETURN)
         return duplicate
 
-    def _exchange(self, kind: str, parcels: list[np.ndarray]) -> list[np.ndarray]:
+    def _exchange(self, kind: str, messages: list[np.ndarray]) -> list[np.ndarray]:
         if self.failure is not None:
             raise self.failure
         if self._closed:
             raise RankError(f"exchange {kind!r} was called after this rank has left its job")
         self._started += 1
-        exchange = _Exchange(self, kind, parcels)
+        exchange = _Exchange(self, kind, messages)
         try:
             exchange.send()
             begin = time.perf_counter()
@@ -455,9 +455,9 @@ class _Exchange:
         done: Whether all messages have come and gone.
     """
 
-    def __init__(self, owner: MPICommunicator, kind: str, parcels: list[np.ndarray]) -> None:
+    def __init__(self, owner: MPICommunicator, kind: str, messages: list[np.ndarray]) -> None:
         self._owner = owner
-        self._parcels = parcels
+        self._parcels = messages
         self._kind = kind.encode()
         self._check = zlib.crc32(self._kind)
         self._number = owner._started
@@ -465,7 +465,7 @@ class _Exchange:
         # Each rank begins with another peer, so that not all send to rank 0 first.
         peers = [*range(rank + 1, size), *range(rank)]
         self._incoming = {peer: _Incoming(self, owner, peer) for peer in peers}
-        self._outgoing = [_Outgoing(self, owner, peer, parcels[peer]) for peer in peers]
+        self._outgoing = [_Outgoing(self, owner, peer, messages[peer]) for peer in peers]
         self._moving: list[_Outgoing | _Incoming] = []
         self.name = f"exchange {self._number} {kind!r}"
         self.counts = Counts(exchanges=1)
@@ -488,7 +488,7 @@ class _Exchange:
         return moved
 
     def write_header(self, room: np.ndarray, piece: int, total: int) -> None:
-        """Writes the header of a parcel of `total` bytes into the first bytes of `room`."""
+        """Writes the header of a message of `total` bytes into the first bytes of `room`."""
         HEADER.pack_into(
             room.data,
             0,
@@ -496,7 +496,7 @@ class _Exchange:
         )
 
     def read_header(self, peer: int, header: np.ndarray) -> tuple[int, int]:
-        """Size of the pieces and of the whole parcel; raises if the message is not due now."""
+        """Size of the pieces and of the whole message; raises if the message is not due now."""
         magic, version, _, number, check, piece, total, kind = HEADER.unpack(header.data)
         rank = self._owner.rank
         if (magic, version) != (MAGIC, VERSION):
@@ -528,29 +528,29 @@ class _Exchange:
         return _ranks(self.awaited())
 
     def result(self) -> list[np.ndarray]:
-        """All parcels, in the order of ranks."""
+        """All messages, in the order of ranks."""
         return [
-            self._incoming[peer].parcel if peer in self._incoming else own
+            self._incoming[peer].message if peer in self._incoming else own
             for peer, own in enumerate(self._parcels)
         ]
 
 
 class _Outgoing:
-    """The parcel for a peer, one message after the other."""
+    """The message for a peer, one message after the other."""
 
     def __init__(
-        self, exchange: _Exchange, owner: MPICommunicator, peer: int, parcel: np.ndarray
+        self, exchange: _Exchange, owner: MPICommunicator, peer: int, message: np.ndarray
     ) -> None:
         self.peer = peer
         self.done = False
         self._exchange = exchange
         self._owner = owner
-        self._parcel = parcel
+        self._parcel = message
         self._sent = 0
         self._request: Any = None
 
     def start(self) -> None:
-        """Sends the header, and with it the parcel if it is small."""
+        """Sends the header, and with it the message if it is small."""
         total, chunk = len(self._parcel), self._owner.chunk_bytes
         whole = total <= min(_COPIED_BYTES, chunk)
         self._sent = total if whole else 0
@@ -579,16 +579,16 @@ class _Outgoing:
 
 
 class _Incoming:
-    """The parcel of a peer, one message after the other."""
+    """The message of a peer, one message after the other."""
 
     def __init__(self, exchange: _Exchange, owner: MPICommunicator, peer: int) -> None:
         self.peer = peer
         self.done = False
-        self.parcel = np.empty(0, np.uint8)
+        self.message = np.empty(0, np.uint8)
         self._exchange = exchange
         self._owner = owner
         self._request: Any = None
-        self._message = self.parcel
+        self._message = self.message
         # Bytes of a piece; 0 until the header has come.
         self._piece = 0
         self._received = 0
@@ -603,9 +603,9 @@ class _Incoming:
             self._received += len(self._message)
         else:
             self._end_header()
-        self.done = self._received == len(self.parcel)
+        self.done = self._received == len(self.message)
         if not self.done:
-            self._post(self.parcel[self._received : self._received + self._piece])
+            self._post(self.message[self._received : self._received + self._piece])
         return True
 
     def _begin(self) -> bool:
@@ -623,9 +623,9 @@ class _Incoming:
     def _end_header(self) -> None:
         self._piece, total = self._exchange.read_header(self.peer, self._message[: HEADER.size])
         if self._piece:
-            self.parcel = np.empty(total, np.uint8)
+            self.message = np.empty(total, np.uint8)
         else:
-            self.parcel = self._message[HEADER.size :]
+            self.message = self._message[HEADER.size :]
             self._received = total
 
     def _post(self, room: np.ndarray) -> None:
@@ -655,17 +655,17 @@ def _load_mpi() -> Any:
     return MPI
 
 
-def _as_bytes(parcel: Any, kind: str) -> np.ndarray:
+def _as_bytes(message: Any, kind: str) -> np.ndarray:
     """A view of a buffer as bytes."""
     # NumPy's own arrays by a view: types such as bfloat16 have no buffer interface.
-    if isinstance(parcel, np.ndarray):
-        if not parcel.flags.c_contiguous:
+    if isinstance(message, np.ndarray):
+        if not message.flags.c_contiguous:
             raise ValueError(
-                f"the parcels of exchange {kind!r} must be C-contiguous; received one of shape "
-                f"{parcel.shape} and strides {parcel.strides}"
+                f"the messages of exchange {kind!r} must be C-contiguous; received one of shape "
+                f"{message.shape} and strides {message.strides}"
             )
-        return parcel.reshape(-1).view(np.uint8)
-    return np.frombuffer(parcel, np.uint8)
+        return message.reshape(-1).view(np.uint8)
+    return np.frombuffer(message, np.uint8)
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_dslide._native.ops import Csr, SoftmaxParts, SoftmaxTotals
-from tf_dslide.parallel import parcels
+from tf_dslide.parallel import messages
 from tf_dslide.parallel.communicator import Communicator, RankError
 
 
@@ -65,7 +65,7 @@ class Exchanges:
 
         @tf.custom_gradient
         def gather(local: tf.Tensor) -> Any:
-            pack = parcels.pack_activations if sparse else parcels.pack_matrix
+            pack = messages.pack_activations if sparse else messages.pack_matrix
 
             def send(local: np.ndarray, *seen: np.ndarray) -> np.ndarray:
                 # What comes from here to the next call is a step.
@@ -134,9 +134,9 @@ class Exchanges:
 
         def send(local: np.ndarray, splits: np.ndarray, ids: np.ndarray) -> Any:
             mark = self._fingerprint("softmax", (splits, ids))
-            parcel = parcels.pack_matrix(local, mark=mark)
+            message = messages.pack_matrix(local, mark=mark)
             every = np.stack(
-                self._all("softmax", parcel, [4] * self._communicator.size, mark), axis=-1
+                self._all("softmax", message, [4] * self._communicator.size, mark), axis=-1
             ).astype(np.float64)
             return _whole_softmax(every, np.diff(splits))
 
@@ -162,7 +162,7 @@ class Exchanges:
         def send(ids: np.ndarray, scores: np.ndarray) -> Any:
             ids = np.where(ids >= 0, ids + begin, -1).astype(np.int32)
             both = np.concatenate([ids.view(np.float32), scores], axis=1)
-            every = self._all("best", parcels.pack_matrix(both), None)
+            every = self._all("best", messages.pack_matrix(both), None)
             ids = np.concatenate([part[:, : part.shape[1] // 2] for part in every], axis=1)
             scores = np.concatenate([part[:, part.shape[1] // 2 :] for part in every], axis=1)
             return _best(np.ascontiguousarray(ids).view(np.int32), scores, k)
@@ -184,7 +184,7 @@ class Exchanges:
         def gather(local: tf.Tensor) -> Any:
             def send(local: np.ndarray) -> np.ndarray:
                 return np.concatenate(
-                    self._all("logits", parcels.pack_matrix(local), columns), axis=1
+                    self._all("logits", messages.pack_matrix(local), columns), axis=1
                 )
 
             # Not a part of the order of exchanges: those that follow would keep it alive.
@@ -213,18 +213,18 @@ class Exchanges:
         return outputs
 
     def _all(
-        self, kind: str, parcel: bytes, columns: Sequence[int] | None, mark: int = 0
+        self, kind: str, message: bytes, columns: Sequence[int] | None, mark: int = 0
     ) -> list[np.ndarray]:
         """The matrices that all ranks send to all, in the order of ranks.
 
         A rank's own comes back as the others see it.
         """
         size = self._communicator.size
-        received = self._communicator.exchange(kind, [parcel] * size)
-        mine = parcels.take_apart(np.frombuffer(parcel, np.uint8))
+        received = self._communicator.exchange(kind, [message] * size)
+        mine = messages.take_apart(np.frombuffer(message, np.uint8))
         result = []
         for rank, data in enumerate(received):
-            part = parcels.take_apart(data)
+            part = messages.take_apart(data)
             self._compare(kind, mine, part, rank, mark)
             if columns is not None and part.columns != columns[rank]:
                 raise RankError(
@@ -232,11 +232,11 @@ class Exchanges:
                     f"{self._communicator.rank} expected {columns[rank]}. All ranks must build the "
                     "same model."
                 )
-            result.append(parcels.unpack(part))
+            result.append(messages.unpack(part))
         return result
 
     def _compare(
-        self, kind: str, mine: parcels.Parcel, part: parcels.Parcel, rank: int, mark: int
+        self, kind: str, mine: messages.Message, part: messages.Message, rank: int, mark: int
     ) -> None:
         me = self._communicator.rank
         if part.rows != mine.rows:
@@ -254,7 +254,7 @@ class Exchanges:
     def _sum(self, part: np.ndarray) -> np.ndarray:
         flat = part.reshape(part.shape[0], math.prod(part.shape[1:]))
         total = np.zeros_like(flat)
-        for every in self._all("gradient", parcels.pack_matrix(flat, self._wire), None):
+        for every in self._all("gradient", messages.pack_matrix(flat, self._wire), None):
             total += every
         return total.reshape(part.shape)
 
@@ -265,7 +265,7 @@ class Exchanges:
         communicator = self._communicator
         cuts = [slice(*ends[rank : rank + 2]) for rank in range(communicator.size)]
         outgoing = [
-            parcels.pack_at(part[:, cut], None if mask is None else mask[:, cut], self._wire)
+            messages.pack_at(part[:, cut], None if mask is None else mask[:, cut], self._wire)
             for cut in cuts
         ]
         mine = cuts[communicator.rank]
@@ -274,7 +274,7 @@ class Exchanges:
         received = communicator.exchange("gradient", outgoing)
         # In the order of ranks, so that the sum does not depend on who was first.
         for data in received:
-            parcels.add_at(parcels.take_apart(data), my_mask, total)
+            messages.add_at(messages.take_apart(data), my_mask, total)
         return total
 
     def _fingerprint(self, kind: str, arrays: Sequence[np.ndarray]) -> int:

@@ -44,50 +44,50 @@ def equal_ranges(units: int, ranks: int) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def balanced_ranges(activity: Any, ranks: int) -> list[tuple[int, int]]:
-    """Contiguous ranges of about equal total activity.
+def balanced_ranges(unit_load: Any, ranks: int) -> list[tuple[int, int]]:
+    """Contiguous ranges of about equal total unit_load.
 
     Frequent labels are active oftener, and they often lie side by side, so ranges of equal size may
     have very unequal work.
 
     Args:
-        activity: Expected activity of each unit, `(units,)`, such as its number of training
+        unit_load: Expected unit_load of each unit, `(units,)`, such as its number of training
             samples plus the share of steps in which it is drawn as a negative.
         ranks: Number of ranges.
 
     Raises:
-        ValueError: An activity is negative or not finite.
+        ValueError: An unit_load is negative or not finite.
 
     Example:
     >>> from tf_dslide.parallel.sharding import balanced_ranges
     >>> balanced_ranges([8, 1, 1, 1, 1, 1, 1, 1, 1], 2)
     [(0, 1), (1, 9)]
     """
-    activity = np.asarray(activity, np.float64)
-    if activity.ndim != 1 or not (np.isfinite(activity).all() and (activity >= 0).all()):
+    unit_load = np.asarray(unit_load, np.float64)
+    if unit_load.ndim != 1 or not (np.isfinite(unit_load).all() and (unit_load >= 0).all()):
         raise ValueError(
-            "`activity` must be a vector of finite numbers from 0 on, one a unit; received shape "
-            f"{activity.shape}"
+            "`unit_load` must be a vector of finite numbers from 0 on, one a unit; received shape "
+            f"{unit_load.shape}"
         )
-    total = np.concatenate([[0.0], np.cumsum(activity)])
+    total = np.concatenate([[0.0], np.cumsum(unit_load)])
     wanted = total[-1] * np.arange(1, ranks) / ranks
     # The border nearest to each wanted sum.
-    after = np.searchsorted(total, wanted).clip(1, len(activity))
+    after = np.searchsorted(total, wanted).clip(1, len(unit_load))
     borders = np.where(total[after] - wanted <= wanted - total[after - 1], after, after - 1)
-    ends = [*np.maximum.accumulate(borders).tolist(), len(activity)]
+    ends = [*np.maximum.accumulate(borders).tolist(), len(unit_load)]
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def imbalance(activity: Any, ranges: Sequence[tuple[int, int]]) -> float:
-    """The busiest range's activity over the mean: 1 is perfect, and all wait for the busiest.
+def imbalance(unit_load: Any, ranges: Sequence[tuple[int, int]]) -> float:
+    """The busiest range's unit_load over the mean: 1 is perfect, and all wait for the busiest.
 
     Example:
     >>> from tf_dslide.parallel.sharding import equal_ranges, imbalance
     >>> imbalance([3, 1, 1, 1], equal_ranges(4, 2))
     1.3333333333333333
     """
-    activity = np.asarray(activity, np.float64)
-    sums = [activity[begin:end].sum() for begin, end in ranges]
+    unit_load = np.asarray(unit_load, np.float64)
+    sums = [unit_load[begin:end].sum() for begin, end in ranges]
     mean = np.mean(sums)
     return float(max(sums) / mean) if mean > 0 else 1.0
 

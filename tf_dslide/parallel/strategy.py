@@ -17,7 +17,7 @@ from tf_dslide._checks import require_positive
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveLogits, Csr, SoftmaxTotals
 from tf_dslide._version import __version__
-from tf_dslide.parallel import parcels, sharding
+from tf_dslide.parallel import messages, sharding
 from tf_dslide.parallel.communicator import Communicator, LoneCommunicator, MPICommunicator
 from tf_dslide.parallel.exchanges import Exchanges, labels_within
 from tf_dslide.parallel.faults import install_fault_handlers
@@ -41,8 +41,8 @@ class MPIModelParallel:
             such as `LoneCommunicator()`, which needs no MPI.
         wire: How activations and their gradients travel: `"float32"`, or `"bfloat16"` for half the
             bytes.
-        activity: Expected activity of the output units, `(units,)`, such as label counts: their
-            ranges then have about equal activity. `None`: equal sizes.
+        unit_load: Expected unit_load of the output units, `(units,)`, such as label counts: their
+            ranges then have about equal unit_load. `None`: equal sizes.
         check_every: Every so many steps the ranks compare fingerprints of their batches.
         timeout: Seconds after which a rank that others wait for counts as lost.
         verbose: Whether rank 0 prints how the model is split.
@@ -61,7 +61,7 @@ class MPIModelParallel:
     Randomness: as without a strategy. Initial weights are the slices of one and the same matrix, so
         all ranks need the same seed (`keras.utils.set_random_seed`). With `AllNeurons` and the
         random samplers R ranks compute what one does, to rounding; with hash tables, what one
-        process does whose tables are split in the same ranges (`Learned` learns for each range).
+        process does whose tables are split in the same ranges (`LearnedHash` learns each range).
 
     Memory: a rank's share of the weights, moments and tables, and once while building the whole of
         a kernel.
@@ -83,13 +83,13 @@ class MPIModelParallel:
         self,
         comm: Any = None,
         wire: str = "float32",
-        activity: Any = None,
+        unit_load: Any = None,
         check_every: int = 16,
         timeout: float = 600.0,
         verbose: bool = True,
     ) -> None:
-        if wire not in parcels.FORMATS:
-            raise ValueError(f"`wire` must be one of {list(parcels.FORMATS)}; received {wire!r}")
+        if wire not in messages.FORMATS:
+            raise ValueError(f"`wire` must be one of {list(messages.FORMATS)}; received {wire!r}")
         check_every = require_positive("check_every", check_every)
         self.communicator = (
             comm if isinstance(comm, Communicator) else MPICommunicator(comm, timeout=timeout)
@@ -97,7 +97,7 @@ class MPIModelParallel:
         self.rank, self.size = self.communicator.rank, self.communicator.size
         self.exchanges = Exchanges(self.communicator, wire, check_every)
         self.wire = wire
-        self._activity = activity
+        self._unit_load = unit_load
         self._verbose = verbose and self.rank == 0
         self._plans: list[sharding.LayerPlan] = []
         if not isinstance(self.communicator, LoneCommunicator):
@@ -142,13 +142,13 @@ class MPIModelParallel:
 
     def ranges_of(self, units: int, is_output: bool) -> list[tuple[int, int]]:
         """`[begin, end)` of each rank's units of a layer."""
-        if self._activity is None or not is_output:
+        if self._unit_load is None or not is_output:
             return sharding.equal_ranges(units, self.size)
-        if len(self._activity) != units:
+        if len(self._unit_load) != units:
             raise ValueError(
-                f"`activity` names {len(self._activity)} units but the output layer has {units}"
+                f"`unit_load` names {len(self._unit_load)} units but the output layer has {units}"
             )
-        return sharding.balanced_ranges(self._activity, self.size)
+        return sharding.balanced_ranges(self._unit_load, self.size)
 
     def split(self, layer: Any, units: int, parameters: int, is_output: bool) -> "Split":
         """A layer's part on this rank, once all ranks agree on the layer.
@@ -157,7 +157,7 @@ class MPIModelParallel:
             layer: The layer; its configuration must be the same on all ranks.
             units: Units of the whole layer.
             parameters: Weights of one unit.
-            is_output: Whether `activity` speaks of its units.
+            is_output: Whether `unit_load` speaks of its units.
         """
         config = {k: v for k, v in layer.get_config().items() if k != "name"}
         text = json.dumps(config, sort_keys=True, default=str)
@@ -182,17 +182,17 @@ class MPIModelParallel:
     def plan(self) -> str:
         """A table of the ranges, parameters and bytes of each rank.
 
-        With `activity`, also how unequal the ranks' work is expected to be.
+        With `unit_load`, also how unequal the ranks' work is expected to be.
         """
         table = sharding.plan_table(self._plans)
-        if self._activity is None or not self._plans:
+        if self._unit_load is None or not self._plans:
             return table
         ranges = self._plans[-1].ranges
         equal = sharding.equal_ranges(ranges[-1][1], self.size)
         return (
             f"{table}\nactivity of the busiest rank over the mean: "
-            f"{sharding.imbalance(self._activity, ranges):.2f}, with equal ranges "
-            f"{sharding.imbalance(self._activity, equal):.2f}"
+            f"{sharding.imbalance(self._unit_load, ranges):.2f}, with equal ranges "
+            f"{sharding.imbalance(self._unit_load, equal):.2f}"
         )
 
 
@@ -254,7 +254,7 @@ class Split:
         return whole
 
     def top_k(
-        self, weights: lazy.Weights, x: tf.Tensor, k: int, exact: bool
+        self, weights: lazy.SampledWeights, x: tf.Tensor, k: int, exact: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The best `k` of all ranks' units for each row of `x`."""
         if exact:
@@ -356,19 +356,19 @@ class SplitLogits(lazy.DenseLogits):
         logits, selection = self._weights.sampled_logits(self._x, mine)
         active = selection.active
         self._sampled = (ActiveLogits(*map(tf.stop_gradient, logits)), active)
-        own_offsets, shared_offsets = selection.offsets
-        if own_offsets is not None:
-            logits = logits._replace(own=logits.own + own_offsets)
+        own_adjustment, shared_adjustment = selection.logit_adjustment
+        if own_adjustment is not None:
+            logits = logits._replace(own=logits.own + own_adjustment)
 
         @tf.custom_gradient
         def crossentropy(own: tf.Tensor, shared: tf.Tensor) -> Any:
             given = ActiveLogits(own, shared)
-            parts = ops.softmax_parts(given, active, mine, shared_offsets)
+            parts = ops.softmax_parts(given, active, mine, shared_adjustment)
             losses, totals = self._exchanges.join_softmax(parts, mine, labels)
 
             def gradient(upstream: tf.Tensor) -> ActiveLogits:
                 return ops.softmax_gradient(
-                    given, active, mine, shared_offsets, SoftmaxTotals(*totals), upstream
+                    given, active, mine, shared_adjustment, SoftmaxTotals(*totals), upstream
                 )
 
             return losses, gradient
@@ -385,7 +385,7 @@ class SplitLogits(lazy.DenseLogits):
 
 
 def best_of_all(
-    split: Split, weights: lazy.Weights, x: tf.Tensor, k: int
+    split: Split, weights: lazy.SampledWeights, x: tf.Tensor, k: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The exact `k` best of all ranks' units."""
     if split.units:

@@ -40,18 +40,18 @@ def _exchange_and_check(
 ) -> dict:
     messages = sent = received = 0
     for number in range(rounds):
-        parcels = [_parcel(number, comm.rank, peer, sizes) for peer in range(comm.size)]
-        sent_sizes = [len(parcel) for parcel in parcels]
-        result = comm.exchange("random", parcels)
+        messages = [_parcel(number, comm.rank, peer, sizes) for peer in range(comm.size)]
+        sent_sizes = [len(message) for message in messages]
+        result = comm.exchange("random", messages)
         # What was sent may be changed at once, and what came is the receiver's own.
         for peer in set(range(comm.size)) - {comm.rank}:
-            np.testing.assert_array_equal(parcels[peer], _parcel(number, comm.rank, peer, sizes))
-            parcels[peer][:] = 0
+            np.testing.assert_array_equal(messages[peer], _parcel(number, comm.rank, peer, sizes))
+            messages[peer][:] = 0
         for peer, got in enumerate(result):
             np.testing.assert_array_equal(got, _parcel(number, peer, comm.rank, sizes))
             assert got.dtype == np.uint8
             if peer == comm.rank:
-                assert np.shares_memory(got, parcels[peer]) or not len(got)
+                assert np.shares_memory(got, messages[peer]) or not len(got)
                 continue
             got[:] = 1
             messages += _messages(sent_sizes[peer], chunk_bytes)
@@ -65,7 +65,7 @@ def _exchange_and_check(
 
 
 def random_sizes(comm: Communicator, chunk_bytes: int) -> dict:
-    """Every parcel arrives as it was sent, and is counted to the byte."""
+    """Every message arrives as it was sent, and is counted to the byte."""
     return _exchange_and_check(comm, chunk_bytes, 60, SIZES)
 
 
@@ -79,7 +79,7 @@ def many(comm: Communicator, _: int) -> dict:
     """2,000 small exchanges."""
     for number in range(2_000):
         got = comm.exchange("small", [bytes([number % 251, comm.rank])] * comm.size)
-        assert [bytes(parcel) for parcel in got] == [
+        assert [bytes(message) for message in got] == [
             bytes([number % 251, peer]) for peer in range(comm.size)
         ]
         comm.stats.end_step()
@@ -92,9 +92,9 @@ def many(comm: Communicator, _: int) -> dict:
 def buffers(comm: Communicator, _: int) -> dict:
     """Everything that has a buffer can be sent."""
     matrix = np.arange(6, dtype=np.float32).reshape(2, 3)
-    for parcel in (matrix, matrix.tobytes(), bytearray(b"ab"), memoryview(b"abc"), matrix[:0]):
-        for got in comm.exchange("buffer", [parcel] * comm.size):
-            assert got.tobytes() == bytes(parcel)
+    for message in (matrix, matrix.tobytes(), bytearray(b"ab"), memoryview(b"abc"), matrix[:0]):
+        for got in comm.exchange("buffer", [message] * comm.size):
+            assert got.tobytes() == bytes(message)
             assert got.ctypes.data % 4 == 0
     for wrong in (matrix.T, matrix[:, 1:]):
         with pytest.raises(ValueError, match="C-contiguous"):

@@ -14,7 +14,7 @@ from tf_dslide import (
     AllNeurons,
     DSlideDense,
     DSlideHidden,
-    Learned,
+    LearnedHash,
     LogUniformSampler,
     LshSampler,
     NDCGAtK,
@@ -81,8 +81,8 @@ def joined(chosen, parts, rows):
     shared = tf.concat([c.active.shared + p.begin for c, p in zip(chosen, parts, strict=True)], 0)
     matrix = [
         tf.zeros([rows, tf.size(c.active.shared)])
-        if c.offsets[1] is None
-        else c.offsets[1].rows[:, None] * c.offsets[1].neurons[None, :]
+        if c.logit_adjustment[1] is None
+        else c.logit_adjustment[1].rows[:, None] * c.logit_adjustment[1].neurons[None, :]
         for c in chosen
     ]
     active = ActiveSet(Csr(own.row_splits, tf.cast(own.values, tf.int32)), shared)
@@ -248,8 +248,8 @@ CASES = {
     "dense input": {"sampler": AllNeurons, "units": 23, "sparse": False},
     "stock loss": {"sampler": AllNeurons, "units": 23, "loss": stock_loss, "thorough": True},
     "uniform": {"sampler": lambda: UniformSampler(8), "units": 41},
-    "corrected": {"sampler": lambda: UniformSampler(8, correction=True), "units": 41},
-    "log-uniform": {"sampler": lambda: LogUniformSampler(9, correction=True), "units": 41},
+    "corrected": {"sampler": lambda: UniformSampler(8, subtract_log_q=True), "units": 41},
+    "log_uniform": {"sampler": lambda: LogUniformSampler(9, subtract_log_q=True), "units": 41},
     "lsh": {
         "sampler": lambda: LshSampler(SimHash(3, tables=4), 30, rebuild_every=3),
         "thorough": True,
@@ -272,7 +272,7 @@ CASES = {
         **TABLES,
     },
     "lsh, learned": {
-        "sampler": lambda: LshSampler(Learned(3, tables=4), 30, rebuild_every=3),
+        "sampler": lambda: LshSampler(LearnedHash(3, tables=4), 30, rebuild_every=3),
         **TABLES,
     },
     # On three ranks one has none.
@@ -284,7 +284,7 @@ CASES = {
         "sampler": lambda: SharedLshSampler(SimHash(2, tables=3), 3, rebuild_every=3),
         "units": 3,
     },
-    "few units, uniform": {"sampler": lambda: UniformSampler(2, correction=True), "units": 3},
+    "few units, uniform": {"sampler": lambda: UniformSampler(2, subtract_log_q=True), "units": 3},
     "shared lsh": {
         "sampler": lambda: SharedLshSampler(SimHash(3, tables=4), 30, rebuild_every=3),
         **TABLES,

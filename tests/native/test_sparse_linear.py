@@ -37,7 +37,7 @@ class Problem:
         self.variables = [tf.Variable(self.weights)]
         if use_bias:
             self.variables.append(tf.Variable(self.bias))
-        self.connections = ops.Connections(
+        self.connections = ops.SparseKernel(
             splits, ids, self.variables[0], self.variables[1] if use_bias else None, units
         )
 
@@ -74,7 +74,7 @@ def test_all_logits_and_their_gradient(rng, rows, features, units, most, use_bia
     p = Problem(rng, rows, features, units, most, use_bias)
     upstream = floats(rng, rows, units)
     with tf.GradientTape() as tape:
-        logits = ops.connected_logits(p.x, p.connections)
+        logits = ops.sparse_linear_logits(p.x, p.connections)
     assert_within(logits, p.logits(), CLOSE * 10)
     gradients = tape.gradient(logits, p.variables, output_gradients=tf.constant(upstream))
     assert_within(gradients[0], p.kernel_gradient(upstream), CLOSE * 100)
@@ -86,8 +86,8 @@ def test_all_logits_and_their_gradient(rng, rows, features, units, most, use_bia
 @pytest.mark.parametrize("count", [0, 1, 4, 1000])
 def test_the_best_connected_neurons_are_active(rng, rows, features, units, most, count):
     p = Problem(rng, rows, features, units, most)
-    active, logits = ops.activate_connected(p.x, p.connections, to_tf(p.labels), count)
-    exact, voted = ops.connected_logits(p.x, p.connections).numpy(), p.voted()
+    active, logits = ops.sparse_linear_select(p.x, p.connections, to_tf(p.labels), count)
+    exact, voted = ops.sparse_linear_logits(p.x, p.connections).numpy(), p.voted()
     expected = []
     for row in range(rows):
         wanted = set(p.labels.row(row).tolist())
@@ -103,7 +103,7 @@ def test_the_best_connected_neurons_are_active(rng, rows, features, units, most,
 def test_gradient_of_active_logits(rng, rows, features, units, most):
     p = Problem(rng, rows, features, units, most)
     with tf.GradientTape() as tape:
-        active, logits = ops.activate_connected(p.x, p.connections, to_tf(p.labels), 5)
+        active, logits = ops.sparse_linear_select(p.x, p.connections, to_tf(p.labels), 5)
     upstream = floats(rng, *logits.shape)
     gradients = tape.gradient(logits, p.variables, output_gradients=tf.constant(upstream))
     dense = np.zeros((rows, units))
@@ -119,9 +119,9 @@ def test_gradient_of_active_logits(rng, rows, features, units, most):
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_top_k(rng, rows, features, units, most, use_bias):
     p = Problem(rng, rows, features, units, most, use_bias)
-    exact = ops.connected_logits(p.x, p.connections).numpy()
+    exact = ops.sparse_linear_logits(p.x, p.connections).numpy()
     for k in {1, (units + 1) // 2, units}:
-        ids, scores = ops.connected_top_k(p.x, p.connections, k)
+        ids, scores = ops.sparse_linear_top_k(p.x, p.connections, k)
         order = np.lexsort((np.broadcast_to(np.arange(units), exact.shape), -exact))[:, :k]
         assert_within(scores, np.take_along_axis(exact, order, 1), CLOSE * 10)
         # Sums in another order may swap neurons that are equal to rounding.
@@ -136,7 +136,7 @@ def test_losses_over_all_units(rng, rows, features, units, most, size):
     p.bias = p.bias * np.float32(size)
     p.variables[1].assign(p.bias)
     z = p.logits()
-    softmax, binary = ops.connected_losses(p.x, p.connections, to_tf(p.labels))
+    softmax, binary = ops.sparse_linear_losses(p.x, p.connections, to_tf(p.labels))
     for row in range(rows):
         labels = p.labels.row(row)
         top = z[row].max()
@@ -154,7 +154,9 @@ def test_features_are_connected_with_the_labels_they_meet(rng, rows, features, u
     x[ids.entry_rows(), ids.ids] = 1
     y[labels.entry_rows(), labels.ids] = 1
     together, of_labels = x.T @ y, y.sum(0)
-    splits, neurons, counts = ops.connect(to_tf(ids), features, to_tf(labels), units, most, 2.0)
+    splits, neurons, counts = ops.cooccurrences(
+        to_tf(ids), features, to_tf(labels), units, most, 2.0
+    )
     found = lists(ops.Csr(splits, neurons))
     assert len(found) == features
     counts = np.split(counts.numpy(), splits.numpy()[1:-1])
@@ -170,14 +172,14 @@ def test_features_are_connected_with_the_labels_they_meet(rng, rows, features, u
 
 
 def test_weights_that_are_not_numbers_are_chosen_last():
-    connections = ops.Connections(
+    connections = ops.SparseKernel(
         tf.constant([0, 3], tf.int64), tf.constant([0, 1, 2]),
         tf.Variable([np.nan, 1.0, 2.0]), None, 4,
     )  # fmt: skip
     x = ops.Features(to_tf(csr([[0]])), tf.constant([1.0]))
-    active, _ = ops.activate_connected(x, connections, to_tf(csr([[]])), 2)
+    active, _ = ops.sparse_linear_select(x, connections, to_tf(csr([[]])), 2)
     assert lists(active) == [[1, 2]]
-    ids, _ = ops.connected_top_k(x, connections, 3)
+    ids, _ = ops.sparse_linear_top_k(x, connections, 3)
     assert ids.numpy().tolist() == [[2, 1, 3]]
 
 
@@ -191,7 +193,7 @@ def test_binary_crossentropy(rng, shared, size):
     labels = labels_within(rng, active.own)
     own = np.float32(size) * floats(rng, len(active.own.ids))
     common = np.float32(size) * floats(rng, rows, len(active.shared))
-    own_offsets, of_rows, of_shared = (
+    own_adjustment, of_rows, of_shared = (
         floats(rng, len(own)),
         floats(rng, rows),
         rng.integers(0, 2, len(active.shared)).astype(np.float32),
@@ -201,8 +203,8 @@ def test_binary_crossentropy(rng, shared, size):
     with tf.GradientTape() as tape:
         tape.watch(logits)
         loss = ops.binary_crossentropy(
-            logits, active_to_tf(active), to_tf(labels), tf.constant(own_offsets),
-            ops.SharedOffsets(tf.constant(of_rows), tf.constant(of_shared)),
+            logits, active_to_tf(active), to_tf(labels), tf.constant(own_adjustment),
+            ops.SharedAdjustment(tf.constant(of_rows), tf.constant(of_shared)),
         )  # fmt: skip
     gradient = tape.gradient(loss, logits, output_gradients=tf.constant(upstream))
     expected, by_own, by_shared = np.zeros(rows), np.zeros(len(own)), np.zeros(common.shape)
@@ -211,7 +213,7 @@ def test_binary_crossentropy(rng, shared, size):
         first, last = active.own.row_splits[row : row + 2]
         for e in range(first, last):
             hit = active.own.ids[e] in labels.row(row)
-            weight = 1.0 if hit else np.exp(np.float64(own_offsets[e]))
+            weight = 1.0 if hit else np.exp(np.float64(own_adjustment[e]))
             expected[row] += weight * np.logaddexp(0, own[e]) - hit * own[e]
             by_own[e] = weight * sigmoid(own[e]) - hit
         for s, neuron in enumerate(active.shared):

@@ -1,4 +1,4 @@
-#include "custom_ops/core/one_against_all.h"
+#include "custom_ops/core/binary_crossentropy.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ struct Off {
 };
 
 // The row's own neurons; whether its labels are among them.
-bool OwnOfRow(const ActiveSets& active, const float* own_offsets, const CsrView& labels,
+bool OwnOfRow(const ActiveSets& active, const float* own_adjustment, const CsrView& labels,
               int64_t row, double* loss, float* gradient) {
   const int32_t *label = labels.begin(row), *last = labels.end(row);
   for (int64_t e = active.own.splits[row]; e < active.own.splits[row + 1]; ++e) {
@@ -27,7 +27,7 @@ bool OwnOfRow(const ActiveSets& active, const float* own_offsets, const CsrView&
       gradient[e] = off.slope - 1.0f;
       ++label;
     } else {
-      const float weight = own_offsets ? std::exp(own_offsets[e]) : 1.0f;
+      const float weight = own_adjustment ? std::exp(own_adjustment[e]) : 1.0f;
       *loss += weight * off.loss;
       gradient[e] = weight * off.slope;
     }
@@ -39,7 +39,9 @@ void SharedOfRow(const ActiveSets& active, const Membership& shared, int64_t row
                  float* gradient) {
   const int64_t first = row * active.shared.count;
   const auto weight = [&](int64_t s) {
-    return active.row_offsets ? std::exp(active.row_offsets[row] * active.shared_offsets[s]) : 1.0f;
+    return active.row_adjustment
+               ? std::exp(active.row_adjustment[row] * active.shared_adjustment[s])
+               : 1.0f;
   };
   for (int64_t s = 0; s < active.shared.count; ++s) {
     const Off off(active.shared_logits[first + s]);
@@ -56,7 +58,7 @@ void SharedOfRow(const ActiveSets& active, const Membership& shared, int64_t row
 
 }  // namespace
 
-int64_t BinaryCrossentropy(const ActiveSets& active, const float* own_offsets,
+int64_t BinaryCrossentropy(const ActiveSets& active, const float* own_adjustment,
                            const CsrView& labels, float* loss, float* gradient,
                            float* shared_gradient, const ParallelFor& parallel) {
   FirstBad bad;
@@ -66,7 +68,7 @@ int64_t BinaryCrossentropy(const ActiveSets& active, const float* own_offsets,
   parallel(active.own.rows, cost, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       double sum = 0;
-      if (!OwnOfRow(active, own_offsets, labels, row, &sum, gradient)) bad.Note(row);
+      if (!OwnOfRow(active, own_adjustment, labels, row, &sum, gradient)) bad.Note(row);
       SharedOfRow(active, shared, row, &sum, shared_gradient);
       loss[row] = static_cast<float>(sum);
     }

@@ -1,12 +1,12 @@
-#include "custom_ops/core/connections.h"
+#include "custom_ops/core/sparse_linear.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "custom_ops/core/score_accumulator.h"
 #include "custom_ops/core/scored.h"
-#include "custom_ops/core/votes.h"
 
 namespace dslide {
 namespace {
@@ -23,7 +23,7 @@ int64_t VotesOfRow(const SparseRows& x, int64_t row, const CsrView& neurons) {
 }
 
 // Nanoseconds that the votes of a mean row take, roughly.
-int64_t VoteCost(const SparseRows& x, const Connections& connections) {
+int64_t VoteCost(const SparseRows& x, const SparseKernel& connections) {
   int64_t votes = 0;
   for (int64_t row = 0; row < x.ids.rows; ++row) votes += VotesOfRow(x, row, connections.neurons);
   return 200 + 2 * votes / std::max<int64_t>(1, x.ids.rows);
@@ -32,7 +32,7 @@ int64_t VoteCost(const SparseRows& x, const Connections& connections) {
 // Calls `use(entry, connection, neuron)` for the connections of a row's features; whether they are
 // what they claim to be. They are too many to be checked as a whole in every step.
 template <typename Use>
-bool ForConnections(const SparseRows& x, int64_t row, const Connections& connections,
+bool ForConnections(const SparseRows& x, int64_t row, const SparseKernel& connections,
                     const Use& use) {
   const CsrView& neurons = connections.neurons;
   for (int64_t e = x.ids.splits[row]; e < x.ids.splits[row + 1]; ++e) {
@@ -97,7 +97,7 @@ class Connector {
         together_(frequencies.of_labels.size()) {}
 
   // Appends the labels of a feature that occurs in these rows; how many there are.
-  int64_t Append(const int32_t* begin, const int32_t* end, CountedConnections* out) {
+  int64_t Append(const int32_t* begin, const int32_t* end, Cooccurrences* out) {
     std::vector<Scored> found;
     for (const int32_t* row = begin; row != end; ++row) {
       for (const int32_t* label = labels_.begin(*row); label != labels_.end(*row); ++label) {
@@ -127,7 +127,7 @@ class Connector {
 // Writes a row's active set and its matches, and how many there are of each, to the end of `out`.
 class Activator {
  public:
-  Activator(const SparseRows& x, const Connections& connections, const CsrView& labels,
+  Activator(const SparseRows& x, const SparseKernel& connections, const CsrView& labels,
             int64_t count)
       : x_(x),
         connections_(connections),
@@ -135,7 +135,7 @@ class Activator {
         count_(count),
         votes_(connections.units) {}
 
-  bool Row(int64_t row, ConnectedActive* out) {
+  bool Row(int64_t row, SparseLinearActive* out) {
     if (!votes_.Count(x_, row, connections_)) return false;
     Choose(row);
     const int64_t first = static_cast<int64_t>(out->logits.size());
@@ -159,7 +159,7 @@ class Activator {
     std::sort(chosen_.begin(), chosen_.end());
   }
 
-  int64_t Match(int64_t row, ConnectedActive* out) {
+  int64_t Match(int64_t row, SparseLinearActive* out) {
     const size_t before = out->place.size();
     const int64_t* splits = connections_.neurons.splits;
     for (int64_t e = x_.ids.splits[row]; e < x_.ids.splits[row + 1]; ++e) {
@@ -176,21 +176,21 @@ class Activator {
   }
 
   SparseRows x_;
-  Connections connections_;
+  SparseKernel connections_;
   CsrView labels_;
   int64_t count_;
-  Votes votes_;
+  ScoreAccumulator votes_;
   std::vector<Scored> best_;
   std::vector<int32_t> chosen_;
   std::vector<int32_t> matches_;
 };
 
 // Joins the results of slabs, in which splits are lengths and places count from the slab's first.
-ConnectedActive Join(const std::vector<ConnectedActive>& slabs) {
-  ConnectedActive all;
+SparseLinearActive Join(const std::vector<SparseLinearActive>& slabs) {
+  SparseLinearActive all;
   all.active.splits = {0};
   all.match_splits = {0};
-  for (const ConnectedActive& slab : slabs) {
+  for (const SparseLinearActive& slab : slabs) {
     const int32_t base = static_cast<int32_t>(all.logits.size());
     AppendLengths(slab.active.splits, &all.active.splits);
     AppendLengths(slab.match_splits, &all.match_splits);
@@ -270,7 +270,7 @@ class SumsById {
 // What neurons add that no feature of a row is connected with: their biases alone count.
 class Resting {
  public:
-  explicit Resting(const Connections& connections) : connections_(connections) {
+  explicit Resting(const SparseKernel& connections) : connections_(connections) {
     for (int64_t n = 0; n < connections.units; ++n) top_ = std::max(top_, Bias(n));
     for (int64_t n = 0; n < connections.units; ++n) {
       exp_sum_ += Exp(n);
@@ -278,7 +278,7 @@ class Resting {
     }
   }
 
-  double LogSumExp(const Votes& votes) const {
+  double LogSumExp(const ScoreAccumulator& votes) const {
     double top = top_, without = exp_sum_;
     votes.ForTouched([&](int32_t n) {
       top = std::max<double>(top, Logit(votes, n));
@@ -289,26 +289,28 @@ class Resting {
     return top + std::log(sum);
   }
 
-  double SoftplusSum(const Votes& votes) const {
+  double SoftplusSum(const ScoreAccumulator& votes) const {
     double sum = softplus_sum_;
     votes.ForTouched([&](int32_t n) { sum += Softplus(Logit(votes, n)) - Softplus(Bias(n)); });
     return sum;
   }
 
-  double Logit(const Votes& votes, int32_t n) const { return double{votes.score(n)} + Bias(n); }
+  double Logit(const ScoreAccumulator& votes, int32_t n) const {
+    return double{votes.score(n)} + Bias(n);
+  }
 
  private:
   double Bias(int64_t n) const { return connections_.bias_of(static_cast<int32_t>(n)); }
   double Exp(int64_t n) const { return std::exp(Bias(n) - top_); }
 
-  const Connections& connections_;
+  const SparseKernel& connections_;
   double top_ = -std::numeric_limits<double>::infinity();
   double exp_sum_ = 0;
   double softplus_sum_ = 0;
 };
 
 // The neurons of the largest biases, as many as a row needs that touches at most `touched`.
-std::vector<Scored> LargestBiases(const Connections& connections, int64_t count) {
+std::vector<Scored> LargestBiases(const SparseKernel& connections, int64_t count) {
   std::vector<Scored> all(connections.units);
   for (int64_t n = 0; n < connections.units; ++n) {
     const int32_t neuron = static_cast<int32_t>(n);
@@ -327,8 +329,8 @@ int64_t MostVotes(const SparseRows& x, const CsrView& neurons) {
   return most;
 }
 
-void BestOfRow(Votes& votes, const Connections& connections, const std::vector<Scored>& resting,
-               int64_t k, int32_t* ids, float* scores) {
+void BestOfRow(ScoreAccumulator& votes, const SparseKernel& connections,
+               const std::vector<Scored>& resting, int64_t k, int32_t* ids, float* scores) {
   std::vector<Scored> best;
   votes.Best(connections, k, &best);
   int64_t taken = 0;
@@ -346,15 +348,15 @@ void BestOfRow(Votes& votes, const Connections& connections, const std::vector<S
 
 }  // namespace
 
-CountedConnections Connect(const CsrView& features, int64_t feature_count, const CsrView& labels,
-                           int64_t units, int64_t most, double smoothing,
-                           const ParallelFor& parallel) {
+Cooccurrences CountCooccurrences(const CsrView& features, int64_t feature_count,
+                                 const CsrView& labels, int64_t units, int64_t most,
+                                 double smoothing, const ParallelFor& parallel) {
   const Csr rows = RowsOfFeatures(features, feature_count);
   Frequencies frequencies = {std::vector<int64_t>(units), static_cast<double>(features.rows),
                              smoothing};
   for (int64_t e = 0; e < labels.size(); ++e) ++frequencies.of_labels[labels.ids[e]];
   const Slabs slabs(feature_count, 64);
-  std::vector<CountedConnections> parts(slabs.count());
+  std::vector<Cooccurrences> parts(slabs.count());
   parallel(slabs.count(), 1000000, [&](int64_t begin, int64_t end) {
     for (int64_t slab = begin; slab < end; ++slab) {
       Connector connector(labels, frequencies, most);
@@ -364,9 +366,9 @@ CountedConnections Connect(const CsrView& features, int64_t feature_count, const
       }
     }
   });
-  CountedConnections all;
+  Cooccurrences all;
   all.neurons.splits = {0};
-  for (const CountedConnections& part : parts) {
+  for (const Cooccurrences& part : parts) {
     AppendLengths(part.neurons.splits, &all.neurons.splits);
     Append(part.neurons.ids, &all.neurons.ids);
     Append(part.together, &all.together);
@@ -374,12 +376,12 @@ CountedConnections Connect(const CsrView& features, int64_t feature_count, const
   return all;
 }
 
-int64_t ActivateConnected(const SparseRows& x, const Connections& connections,
-                          const CsrView& labels, int64_t count, ConnectedActive* active,
-                          const ParallelFor& parallel) {
+int64_t SparseLinearSelect(const SparseRows& x, const SparseKernel& connections,
+                           const CsrView& labels, int64_t count, SparseLinearActive* active,
+                           const ParallelFor& parallel) {
   FirstBad bad;
   const Slabs slabs = RowSlabs(x.ids.rows);
-  std::vector<ConnectedActive> parts(slabs.count());
+  std::vector<SparseLinearActive> parts(slabs.count());
   const int64_t rows = x.ids.rows / slabs.count() + 1;
   parallel(slabs.count(), rows * VoteCost(x, connections), [&](int64_t begin, int64_t end) {
     for (int64_t slab = begin; slab < end; ++slab) {
@@ -393,8 +395,8 @@ int64_t ActivateConnected(const SparseRows& x, const Connections& connections,
   return bad.first();
 }
 
-SparseVector ConnectionGradient(const Matches& matches, int64_t connections, const float* values,
-                                const float* upstream, const ParallelFor& parallel) {
+SparseVector SparseKernelGradient(const Matches& matches, int64_t connections, const float* values,
+                                  const float* upstream, const ParallelFor& parallel) {
   const auto value = [&](int64_t m) {
     return values[matches.entry[m]] * upstream[matches.place[m]];
   };
@@ -407,8 +409,8 @@ SparseVector BiasGradient(const CsrView& active, int64_t units, const float* ups
   return SumsById<decltype(value)>(active, units, value).Sum(parallel);
 }
 
-int64_t ConnectedLogits(const SparseRows& x, const Connections& connections, float* logits,
-                        const ParallelFor& parallel) {
+int64_t SparseLinearLogits(const SparseRows& x, const SparseKernel& connections, float* logits,
+                           const ParallelFor& parallel) {
   FirstBad bad;
   const int64_t cost = VoteCost(x, connections) + connections.units;
   parallel(x.ids.rows, cost, [&](int64_t begin, int64_t end) {
@@ -427,13 +429,13 @@ int64_t ConnectedLogits(const SparseRows& x, const Connections& connections, flo
   return bad.first();
 }
 
-int64_t ConnectedTopK(const SparseRows& x, const Connections& connections, int64_t k, int32_t* ids,
-                      float* scores, const ParallelFor& parallel) {
+int64_t SparseLinearTopK(const SparseRows& x, const SparseKernel& connections, int64_t k,
+                         int32_t* ids, float* scores, const ParallelFor& parallel) {
   FirstBad bad;
   const std::vector<Scored> resting =
       LargestBiases(connections, k + MostVotes(x, connections.neurons));
   parallel(x.ids.rows, 2 * VoteCost(x, connections), [&](int64_t begin, int64_t end) {
-    Votes votes(connections.units);
+    ScoreAccumulator votes(connections.units);
     for (int64_t row = begin; row < end; ++row) {
       if (votes.Count(x, row, connections)) {
         BestOfRow(votes, connections, resting, k, ids + row * k, scores + row * k);
@@ -445,12 +447,13 @@ int64_t ConnectedTopK(const SparseRows& x, const Connections& connections, int64
   return bad.first();
 }
 
-int64_t ConnectedLosses(const SparseRows& x, const Connections& connections, const CsrView& labels,
-                        float* softmax_loss, float* binary_loss, const ParallelFor& parallel) {
+int64_t SparseLinearLosses(const SparseRows& x, const SparseKernel& connections,
+                           const CsrView& labels, float* softmax_loss, float* binary_loss,
+                           const ParallelFor& parallel) {
   FirstBad bad;
   const Resting resting(connections);
   parallel(x.ids.rows, 20 * VoteCost(x, connections), [&](int64_t begin, int64_t end) {
-    Votes votes(connections.units);
+    ScoreAccumulator votes(connections.units);
     for (int64_t row = begin; row < end; ++row) {
       if (!votes.Count(x, row, connections)) bad.Note(row);
       double label_logits = 0;

@@ -1,4 +1,4 @@
-"""Matrices as bytes and back, and what is not a parcel."""
+"""Matrices as bytes and back, and what is not a message."""
 
 import ml_dtypes
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_dslide.parallel import parcels
+from tf_dslide.parallel import messages
 
 shapes = st.tuples(st.integers(0, 9), st.integers(0, 11))
 wires = st.sampled_from(["float32", "bfloat16"])
@@ -25,25 +25,25 @@ def rounded(values, wire):
 
 def received(data):
     # As from a network: at no particular place in memory.
-    return parcels.take_apart(np.frombuffer(b"x" + data, np.uint8)[1:])
+    return messages.take_apart(np.frombuffer(b"x" + data, np.uint8)[1:])
 
 
 @given(shapes, st.integers(0, 99), wires, st.sampled_from([0.0, 0.5, 1.0]))
 def test_there_and_back(shape, seed, wire, zeros):
     values = matrix(shape, seed, zeros)
-    for pack in (parcels.pack_matrix, parcels.pack_activations):
-        parcel = received(pack(values, wire, 12345))
-        assert (parcel.rows, parcel.columns, parcel.fingerprint) == (*shape, 12345)
-        np.testing.assert_array_equal(parcels.unpack(parcel), rounded(values, wire))
+    for pack in (messages.pack_matrix, messages.pack_activations):
+        message = received(pack(values, wire, 12345))
+        assert (message.rows, message.columns, message.fingerprint) == (*shape, 12345)
+        np.testing.assert_array_equal(messages.unpack(message), rounded(values, wire))
 
 
 @given(shapes, st.integers(0, 99), wires)
 def test_sums_at_the_places_both_know(shape, seed, wire):
     values, activations, total = (matrix(shape, seed + i) for i in range(3))
     for mask in (None, activations != 0):
-        parcel = received(parcels.pack_at(values, mask, wire))
+        message = received(messages.pack_at(values, mask, wire))
         got = total.copy()
-        parcels.add_at(parcel, mask, got)
+        messages.add_at(message, mask, got)
         added = rounded(values, wire) * (1 if mask is None else mask)
         np.testing.assert_array_equal(got, total + added)
 
@@ -52,28 +52,28 @@ def test_zeros_do_not_travel():
     values = np.zeros((100, 64), np.float32)
     values[::2] = 1.5
     whole, sparse, half = (
-        len(parcels.pack_matrix(values)),
-        len(parcels.pack_activations(values)),
-        len(parcels.pack_activations(values, "bfloat16")),
+        len(messages.pack_matrix(values)),
+        len(messages.pack_activations(values)),
+        len(messages.pack_activations(values, "bfloat16")),
     )
-    assert whole == parcels.HEADER.size + 4 * 6400
-    assert sparse == parcels.HEADER.size + 800 + 4 * 3200
-    assert half == parcels.HEADER.size + 800 + 2 * 3200
+    assert whole == messages.HEADER.size + 4 * 6400
+    assert sparse == messages.HEADER.size + 800 + 4 * 3200
+    assert half == messages.HEADER.size + 800 + 2 * 3200
 
 
 @pytest.mark.parametrize("data", [b"", b"abc", bytes(24), bytes(100)])
 def test_bytes_that_are_no_parcel(data):
-    with pytest.raises(ValueError, match="parcel"):
-        parcels.take_apart(np.frombuffer(data, np.uint8))
+    with pytest.raises(ValueError, match="message"):
+        messages.take_apart(np.frombuffer(data, np.uint8))
 
 
 def test_parcels_cut_short_or_too_long():
     values = matrix((5, 6), 0)
     mask = values != 0
-    for data in (parcels.pack_matrix(values), parcels.pack_activations(values)):
+    for data in (messages.pack_matrix(values), messages.pack_activations(values)):
         for wrong in (data[:-4], data + bytes(4)):
             with pytest.raises(ValueError, match="must have"):
-                parcels.unpack(received(wrong))
-    for wrong in (parcels.pack_at(values, mask)[:-4], parcels.pack_at(values, None)):
+                messages.unpack(received(wrong))
+    for wrong in (messages.pack_at(values, mask)[:-4], messages.pack_at(values, None)):
         with pytest.raises(ValueError, match="must have"):
-            parcels.add_at(received(wrong), mask, np.zeros_like(values))
+            messages.add_at(received(wrong), mask, np.zeros_like(values))

@@ -1,7 +1,7 @@
 """What ranks send each other, as bytes.
 
-A parcel is a header and arrays. The header (`HEADER`, 24 bytes, little endian): rows and columns of
-the matrix that the parcel is about, the format of its numbers (0 float32, 1 bfloat16), whether it
+A message is a header and arrays. The header (`HEADER`, 24 bytes, little endian): rows, columns of
+the matrix that the message is about, the format of its numbers (0 float32, 1 bfloat16), whether it
 holds the values that differ from zero alone, and a fingerprint of the batch that the sender sees.
 
 - Activations: a mask of one bit a value, row by row, padded to whole bytes, and the values whose
@@ -25,8 +25,8 @@ _DTYPES = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16))
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """A parcel that was taken apart.
+class Message:
+    """A message that was taken apart.
 
     Attributes:
         rows: Rows of the matrix.
@@ -54,19 +54,19 @@ def make(
     return b"".join([header, *(np.ascontiguousarray(a).view(np.uint8).data for a in arrays)])
 
 
-def take_apart(data: np.ndarray) -> Parcel:
+def take_apart(data: np.ndarray) -> Message:
     """The opposite of `make`.
 
     Raises:
-        ValueError: These bytes are no parcel.
+        ValueError: These bytes are no message.
     """
     if data.nbytes < HEADER.size:
-        raise ValueError(f"a parcel has at least {HEADER.size} bytes; received {data.nbytes}")
+        raise ValueError(f"a message has at least {HEADER.size} bytes; received {data.nbytes}")
     rows, columns, number_format, sparse, magic, mark = HEADER.unpack(data[: HEADER.size].tobytes())
     if magic != _MAGIC or number_format >= len(_DTYPES):
-        raise ValueError(f"received bytes that are no parcel: {data[: HEADER.size].tobytes()!r}")
+        raise ValueError(f"received bytes that are no message: {data[: HEADER.size].tobytes()!r}")
     wire = next(name for name, code in FORMATS.items() if code == number_format)
-    return Parcel(rows, columns, mark, data[HEADER.size :], wire, bool(sparse))
+    return Message(rows, columns, mark, data[HEADER.size :], wire, bool(sparse))
 
 
 def numbers(values: np.ndarray, wire: str) -> np.ndarray:
@@ -89,24 +89,24 @@ def pack_activations(matrix: np.ndarray, wire: str = "float32", mark: int = 0) -
     return make(matrix.shape, [np.packbits(mask), numbers(matrix[mask], wire)], wire, True, mark)
 
 
-def unpack(parcel: Parcel) -> np.ndarray:
+def unpack(message: Message) -> np.ndarray:
     """The matrix of `pack_matrix` or `pack_activations`, `(rows, columns) float32`.
 
     Raises:
-        ValueError: The parcel's length is not that of its matrix.
+        ValueError: The message's length is not that of its matrix.
     """
-    size = parcel.rows * parcel.columns
-    item = _DTYPES[FORMATS[parcel.wire]].itemsize
-    if not parcel.sparse:
-        _expect_length(parcel, size * item)
-        return _floats(parcel.body, parcel.wire).reshape(parcel.rows, parcel.columns)
+    size = message.rows * message.columns
+    item = _DTYPES[FORMATS[message.wire]].itemsize
+    if not message.sparse:
+        _expect_length(message, size * item)
+        return _floats(message.body, message.wire).reshape(message.rows, message.columns)
     mask_bytes = -(-size // 8)
-    mask = np.unpackbits(parcel.body[:mask_bytes], count=size).view(bool)
-    _expect_length(parcel, mask_bytes + int(np.count_nonzero(mask)) * item)
+    mask = np.unpackbits(message.body[:mask_bytes], count=size).view(bool)
+    _expect_length(message, mask_bytes + int(np.count_nonzero(mask)) * item)
     matrix = np.zeros(size, np.float32)
     # A copy: values need not lie at a multiple of their size.
-    matrix[mask] = _floats(parcel.body[mask_bytes:].copy(), parcel.wire)
-    return matrix.reshape(parcel.rows, parcel.columns)
+    matrix[mask] = _floats(message.body[mask_bytes:].copy(), message.wire)
+    return matrix.reshape(message.rows, message.columns)
 
 
 def pack_at(
@@ -117,24 +117,24 @@ def pack_at(
     return make(matrix.shape, [numbers(values, wire)], wire, mask is not None, mark)
 
 
-def add_at(parcel: Parcel, mask: np.ndarray | None, total: np.ndarray) -> None:
+def add_at(message: Message, mask: np.ndarray | None, total: np.ndarray) -> None:
     """Adds what `pack_at` packed with the same mask to a matrix.
 
     Raises:
-        ValueError: The parcel's length is not that of the mask.
+        ValueError: The message's length is not that of the mask.
     """
     count = total.size if mask is None else int(np.count_nonzero(mask))
-    _expect_length(parcel, count * _DTYPES[FORMATS[parcel.wire]].itemsize)
-    values = _floats(parcel.body, parcel.wire)
+    _expect_length(message, count * _DTYPES[FORMATS[message.wire]].itemsize)
+    values = _floats(message.body, message.wire)
     if mask is None:
         total += values.reshape(total.shape)
     else:
         total[mask] += values
 
 
-def _expect_length(parcel: Parcel, length: int) -> None:
-    if parcel.body.nbytes != length:
+def _expect_length(message: Message, length: int) -> None:
+    if message.body.nbytes != length:
         raise ValueError(
-            f"a parcel of {parcel.rows} x {parcel.columns} values must have {length} bytes; "
-            f"received {parcel.body.nbytes}"
+            f"a message of {message.rows} x {message.columns} values must have {length} bytes; "
+            f"received {message.body.nbytes}"
         )

@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "custom_ops/core/connections.h"
+#include "custom_ops/core/sparse_linear.h"
 #include "custom_ops/kernels/glue.h"
 
 namespace dslide {
@@ -16,9 +16,9 @@ absl::Status GetSize(OpKernelConstruction* ctx, const char* name, int64_t* value
                                     std::to_string(*value));
 }
 
-class ConnectOp : public OpKernel {
+class CooccurrencesOp : public OpKernel {
  public:
-  explicit ConnectOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit CooccurrencesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "features", &features_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "units", &units_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "most", &most_));
@@ -33,8 +33,8 @@ class ConnectOp : public OpKernel {
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 0, features_, true, &features));
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 2, units_, true, &labels));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, features.rows));
-    const CountedConnections found =
-        Connect(features, features_, labels, units_, most_, smoothing_, PoolOf(ctx));
+    const Cooccurrences found =
+        CountCooccurrences(features, features_, labels, units_, most_, smoothing_, PoolOf(ctx));
     OP_REQUIRES(
         ctx, found.together.size() <= std::numeric_limits<int32_t>::max(),
         Invalid(ctx, "at most 2147483647 connections fit a layer; these data have " +
@@ -86,7 +86,7 @@ class ConnectedInput {
   }
 
   SparseRows x;
-  Connections connections;
+  SparseKernel connections;
 
  private:
   struct Vector {
@@ -149,18 +149,18 @@ class ConnectedOp : public OpKernel {
   int64_t units_;
 };
 
-class ActivateConnectedOp : public ConnectedOp {
+class SparseLinearSelectOp : public ConnectedOp {
  public:
-  explicit ActivateConnectedOp(OpKernelConstruction* ctx) : ConnectedOp(ctx) {
+  explicit SparseLinearSelectOp(OpKernelConstruction* ctx) : ConnectedOp(ctx) {
     OP_REQUIRES_OK(ctx, GetSize(ctx, "count", &count_));
   }
 
   absl::Status Work(OpKernelContext* ctx, const ConnectedInput& in) override {
     CsrView labels;
     TF_RETURN_IF_ERROR(Labels(ctx, in, &labels));
-    ConnectedActive found;
+    SparseLinearActive found;
     TF_RETURN_IF_ERROR(ConnectedInput::Sound(
-        ctx, ActivateConnected(in.x, in.connections, labels, count_, &found, PoolOf(ctx))));
+        ctx, SparseLinearSelect(in.x, in.connections, labels, count_, &found, PoolOf(ctx))));
     if (found.place.size() > std::numeric_limits<int32_t>::max()) {
       return Invalid(ctx, "this batch has too many features; use smaller batches");
     }
@@ -176,7 +176,7 @@ class ActivateConnectedOp : public ConnectedOp {
   int64_t count_;
 };
 
-class ConnectedLogitsOp : public ConnectedOp {
+class SparseLinearLogitsOp : public ConnectedOp {
  public:
   using ConnectedOp::ConnectedOp;
 
@@ -188,13 +188,13 @@ class ConnectedLogitsOp : public ConnectedOp {
     Tensor* logits;
     TF_RETURN_IF_ERROR(Allocate(ctx, 0, {in.x.ids.rows, units_}, &logits));
     return ConnectedInput::Sound(
-        ctx, ConnectedLogits(in.x, in.connections, logits->flat<float>().data(), PoolOf(ctx)));
+        ctx, SparseLinearLogits(in.x, in.connections, logits->flat<float>().data(), PoolOf(ctx)));
   }
 };
 
-class ConnectedTopKOp : public ConnectedOp {
+class SparseLinearTopKOp : public ConnectedOp {
  public:
-  explicit ConnectedTopKOp(OpKernelConstruction* ctx) : ConnectedOp(ctx) {
+  explicit SparseLinearTopKOp(OpKernelConstruction* ctx) : ConnectedOp(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "k", &k_));
     OP_REQUIRES(
         ctx, k_ <= units_,
@@ -207,15 +207,15 @@ class ConnectedTopKOp : public ConnectedOp {
     TF_RETURN_IF_ERROR(Allocate(ctx, 0, {in.x.ids.rows, k_}, &ids));
     TF_RETURN_IF_ERROR(Allocate(ctx, 1, {in.x.ids.rows, k_}, &scores));
     return ConnectedInput::Sound(
-        ctx, ConnectedTopK(in.x, in.connections, k_, ids->flat<int32_t>().data(),
-                           scores->flat<float>().data(), PoolOf(ctx)));
+        ctx, SparseLinearTopK(in.x, in.connections, k_, ids->flat<int32_t>().data(),
+                              scores->flat<float>().data(), PoolOf(ctx)));
   }
 
  private:
   int64_t k_;
 };
 
-class ConnectedLossesOp : public ConnectedOp {
+class SparseLinearLossesOp : public ConnectedOp {
  public:
   using ConnectedOp::ConnectedOp;
 
@@ -226,14 +226,14 @@ class ConnectedLossesOp : public ConnectedOp {
     TF_RETURN_IF_ERROR(Allocate(ctx, 0, {labels.rows}, &softmax));
     TF_RETURN_IF_ERROR(Allocate(ctx, 1, {labels.rows}, &binary));
     return ConnectedInput::Sound(
-        ctx, ConnectedLosses(in.x, in.connections, labels, softmax->flat<float>().data(),
-                             binary->flat<float>().data(), PoolOf(ctx)));
+        ctx, SparseLinearLosses(in.x, in.connections, labels, softmax->flat<float>().data(),
+                                binary->flat<float>().data(), PoolOf(ctx)));
   }
 };
 
-class ConnectionGradientOp : public OpKernel {
+class SparseLinearGradientOp : public OpKernel {
  public:
-  explicit ConnectionGradientOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit SparseLinearGradientOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetSize(ctx, "connections", &connections_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "units", &units_));
   }
@@ -250,7 +250,7 @@ class ConnectionGradientOp : public OpKernel {
     const Matches matches = {position, ctx->input(6).flat<int32_t>().data(),
                              ctx->input(7).flat<int32_t>().data()};
     const float* upstream = ctx->input(3).flat<float>().data();
-    const SparseVector weights = ConnectionGradient(
+    const SparseVector weights = SparseKernelGradient(
         matches, connections_, ctx->input(0).flat<float>().data(), upstream, PoolOf(ctx));
     const SparseVector bias = BiasGradient(active, units_, upstream, PoolOf(ctx));
     OP_REQUIRES_OK(ctx, SetVector(ctx, 0, weights.ids));
@@ -276,12 +276,13 @@ class ConnectionGradientOp : public OpKernel {
   int64_t connections_, units_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("DslideConnect").Device(DEVICE_CPU), ConnectOp);
-REGISTER_KERNEL_BUILDER(Name("DslideActivateConnected").Device(DEVICE_CPU), ActivateConnectedOp);
-REGISTER_KERNEL_BUILDER(Name("DslideConnectedLogits").Device(DEVICE_CPU), ConnectedLogitsOp);
-REGISTER_KERNEL_BUILDER(Name("DslideConnectedTopK").Device(DEVICE_CPU), ConnectedTopKOp);
-REGISTER_KERNEL_BUILDER(Name("DslideConnectedLosses").Device(DEVICE_CPU), ConnectedLossesOp);
-REGISTER_KERNEL_BUILDER(Name("DslideConnectionGradient").Device(DEVICE_CPU), ConnectionGradientOp);
+REGISTER_KERNEL_BUILDER(Name("DslideCooccurrences").Device(DEVICE_CPU), CooccurrencesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideSparseLinearSelect").Device(DEVICE_CPU), SparseLinearSelectOp);
+REGISTER_KERNEL_BUILDER(Name("DslideSparseLinearLogits").Device(DEVICE_CPU), SparseLinearLogitsOp);
+REGISTER_KERNEL_BUILDER(Name("DslideSparseLinearTopK").Device(DEVICE_CPU), SparseLinearTopKOp);
+REGISTER_KERNEL_BUILDER(Name("DslideSparseLinearLosses").Device(DEVICE_CPU), SparseLinearLossesOp);
+REGISTER_KERNEL_BUILDER(Name("DslideSparseLinearGradient").Device(DEVICE_CPU),
+                        SparseLinearGradientOp);
 
 }  // namespace
 }  // namespace dslide

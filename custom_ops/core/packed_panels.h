@@ -14,9 +14,9 @@ namespace dslide {
 // A matrix (k, n) in strips of kStrip columns, each (k, kStrip) and contiguous: a strip's rows
 // compete for no cache set, as those of a matrix whose width is a power of two do. Values are not
 // set; columns past the n-th must be, to anything finite.
-class Strips {
+class PackedPanels {
  public:
-  Strips(int64_t k, int64_t n) : k_(k), n_(n), data_(new float[count() * k * kStrip]) {}
+  PackedPanels(int64_t k, int64_t n) : k_(k), n_(n), data_(new float[count() * k * kStrip]) {}
 
   int64_t count() const { return (n_ + kStrip - 1) / kStrip; }
   // Columns of the matrix that a strip holds.

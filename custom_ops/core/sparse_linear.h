@@ -19,7 +19,7 @@ struct SparseRows {
 };
 
 // Feature f is connected with the neurons of row f of `neurons`, each by its weight.
-struct Connections {
+struct SparseKernel {
   CsrView neurons;
   int64_t count;
   const float* weights;
@@ -34,7 +34,7 @@ struct Connections {
 };
 
 // Connections with the number of samples in which feature and neuron occur together.
-struct CountedConnections {
+struct Cooccurrences {
   Csr neurons;
   std::vector<float> together;
 };
@@ -42,15 +42,15 @@ struct CountedConnections {
 // Connects each feature with at most `most` of the labels that it occurs together with: those that
 // it says most about, by their number together times the logarithm of 1 + what the feature lifts
 // their frequency by. `smoothing` is a number of samples that each label is taken to have besides.
-CountedConnections Connect(const CsrView& features, int64_t feature_count, const CsrView& labels,
-                           int64_t units, int64_t most, double smoothing,
-                           const ParallelFor& parallel);
+Cooccurrences CountCooccurrences(const CsrView& features, int64_t feature_count,
+                                 const CsrView& labels, int64_t units, int64_t most,
+                                 double smoothing, const ParallelFor& parallel);
 
 // The active sets of a batch, their logits, and which connections lead to them: connection
 // position[m] leads from entry entry[m] of the batch's features to place[m] among the active
 // neurons, for the m of row r in [match_splits[r], match_splits[r + 1]), positions ascending where
 // the row's features do.
-struct ConnectedActive {
+struct SparseLinearActive {
   Csr active;
   std::vector<float> logits;
   std::vector<int64_t> match_splits;
@@ -65,9 +65,9 @@ struct ConnectedActive {
 // Activates each row's labels and the `count` others of the highest logits among the neurons that
 // its features are connected with (the lower id among equals, NaN last). Labels need not be
 // connected.
-int64_t ActivateConnected(const SparseRows& x, const Connections& connections,
-                          const CsrView& labels, int64_t count, ConnectedActive* active,
-                          const ParallelFor& parallel);
+int64_t SparseLinearSelect(const SparseRows& x, const SparseKernel& connections,
+                           const CsrView& labels, int64_t count, SparseLinearActive* active,
+                           const ParallelFor& parallel);
 
 // Ascending distinct ids with a value each.
 struct SparseVector {
@@ -75,7 +75,7 @@ struct SparseVector {
   std::vector<float> values;
 };
 
-// Which connections lead to active neurons, as `ActivateConnected` tells.
+// Which connections lead to active neurons, as `SparseLinearSelect` tells.
 struct Matches {
   CsrView position;
   const int32_t* entry;
@@ -83,25 +83,26 @@ struct Matches {
 };
 
 // The gradient by the weights of connections, given that by the active sets' logits (`upstream`).
-SparseVector ConnectionGradient(const Matches& matches, int64_t connections, const float* values,
-                                const float* upstream, const ParallelFor& parallel);
+SparseVector SparseKernelGradient(const Matches& matches, int64_t connections, const float* values,
+                                  const float* upstream, const ParallelFor& parallel);
 
 // The gradient by the bias, given that by the active sets' logits.
 SparseVector BiasGradient(const CsrView& active, int64_t units, const float* upstream,
                           const ParallelFor& parallel);
 
 // All logits, (rows, units).
-int64_t ConnectedLogits(const SparseRows& x, const Connections& connections, float* logits,
-                        const ParallelFor& parallel);
+int64_t SparseLinearLogits(const SparseRows& x, const SparseKernel& connections, float* logits,
+                           const ParallelFor& parallel);
 
 // The k largest logits of each row, k <= units, falling, the lower id first among equals. Never
 // holds the logits of neurons that no feature of the row is connected with.
-int64_t ConnectedTopK(const SparseRows& x, const Connections& connections, int64_t k, int32_t* ids,
-                      float* scores, const ParallelFor& parallel);
+int64_t SparseLinearTopK(const SparseRows& x, const SparseKernel& connections, int64_t k,
+                         int32_t* ids, float* scores, const ParallelFor& parallel);
 
-// The losses of each row over all units: of the softmax (0 without labels) and one against all.
-int64_t ConnectedLosses(const SparseRows& x, const Connections& connections, const CsrView& labels,
-                        float* softmax_loss, float* binary_loss, const ParallelFor& parallel);
+// The losses of each row over all units: of the softmax (0 without labels) and one-vs-rest.
+int64_t SparseLinearLosses(const SparseRows& x, const SparseKernel& connections,
+                           const CsrView& labels, float* softmax_loss, float* binary_loss,
+                           const ParallelFor& parallel);
 
 }  // namespace dslide
 

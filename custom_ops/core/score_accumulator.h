@@ -9,8 +9,8 @@
 #include <limits>
 #include <vector>
 
-#include "custom_ops/core/connections.h"
 #include "custom_ops/core/scored.h"
+#include "custom_ops/core/sparse_linear.h"
 
 namespace dslide {
 
@@ -21,16 +21,16 @@ inline Scored Ranked(float logit, int32_t neuron) {
 
 // The votes for one sample at a time, and which neurons are active in it. As many scores as there
 // are neurons are allocated once a thread, and only the cache lines that were touched are cleared.
-class Votes {
+class ScoreAccumulator {
  public:
-  explicit Votes(int64_t units);
-  ~Votes() { Clear(); }
-  Votes(const Votes&) = delete;
-  Votes& operator=(const Votes&) = delete;
+  explicit ScoreAccumulator(int64_t units);
+  ~ScoreAccumulator() { Clear(); }
+  ScoreAccumulator(const ScoreAccumulator&) = delete;
+  ScoreAccumulator& operator=(const ScoreAccumulator&) = delete;
 
   // Forgets the sample before; whether the connections of the row's features are what they claim
   // to be. They are too many to be checked as a whole in every step.
-  bool Count(const SparseRows& x, int64_t row, const Connections& connections);
+  bool Count(const SparseRows& x, int64_t row, const SparseKernel& connections);
 
   // The sum of a neuron's votes.
   float score(int32_t neuron) const { return scores_[neuron]; }
@@ -50,7 +50,7 @@ class Votes {
 
   // The `count` neurons of the highest logits among those that had a vote and are not active, in no
   // order; the lower id among equals, NaN last.
-  void Best(const Connections& connections, int64_t count, std::vector<Scored>* best);
+  void Best(const SparseKernel& connections, int64_t count, std::vector<Scored>* best);
 
   // Notes where an active neuron stands.
   void Activate(int32_t neuron, int32_t place);
@@ -58,7 +58,7 @@ class Votes {
   int32_t PlaceOf(int32_t neuron) const { return places_[neuron]; }
   // Writes which connections of [begin, end) lead to active neurons to the start of `found`, which
   // grows if it must; how many do.
-  int64_t Match(const Connections& connections, int64_t begin, int64_t end,
+  int64_t Match(const SparseKernel& connections, int64_t begin, int64_t end,
                 std::vector<int32_t>* found) const;
 
  private:
@@ -86,7 +86,7 @@ class Votes {
     return static_cast<int32_t>(std::min(first + kLine, units_));
   }
   bool Add(float value, const int32_t* neurons, const float* weights, int64_t count);
-  void FindTops(const Connections& connections);
+  void FindTops(const SparseKernel& connections);
   float LeastOfTops(int64_t count);
   void ListTouchedLines();
   void Clear();

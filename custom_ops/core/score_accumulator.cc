@@ -1,4 +1,4 @@
-#include "custom_ops/core/votes.h"
+#include "custom_ops/core/score_accumulator.h"
 
 #include <algorithm>
 #include <functional>
@@ -14,7 +14,7 @@ constexpr int64_t kGroupsForEach = 6;
 // Connections to fetch ahead.
 constexpr int64_t kAhead = 96;
 
-void PrefetchFirst(const Connections& connections, int32_t feature) {
+void PrefetchFirst(const SparseKernel& connections, int32_t feature) {
   if (!connections.Within(feature)) return;
   const CsrView& neurons = connections.neurons;
   const int64_t count = std::min(kAhead, neurons.length(feature));
@@ -36,12 +36,12 @@ uint64_t BitsOfFlags(const uint8_t* flags) {
 
 }  // namespace
 
-Votes::Memory& Votes::OfThisThread() {
+ScoreAccumulator::Memory& ScoreAccumulator::OfThisThread() {
   static thread_local Memory memory;
   return memory;
 }
 
-Votes::Votes(int64_t units) : units_(units) {
+ScoreAccumulator::ScoreAccumulator(int64_t units) : units_(units) {
   Memory& memory = OfThisThread();
   const int64_t lines = (units + kLine - 1) / kLine;
   if (static_cast<int64_t>(memory.scores.size()) < lines * kLine) {
@@ -59,7 +59,7 @@ Votes::Votes(int64_t units) : units_(units) {
   active_ = memory.active.data();
 }
 
-bool Votes::Count(const SparseRows& x, int64_t row, const Connections& connections) {
+bool ScoreAccumulator::Count(const SparseRows& x, int64_t row, const SparseKernel& connections) {
   Clear();
   bool sound = true;
   const int64_t end = x.ids.splits[row + 1];
@@ -76,7 +76,8 @@ bool Votes::Count(const SparseRows& x, int64_t row, const Connections& connectio
   return sound;
 }
 
-bool Votes::Add(float value, const int32_t* neurons, const float* weights, int64_t count) {
+bool ScoreAccumulator::Add(float value, const int32_t* neurons, const float* weights,
+                           int64_t count) {
   // In variables of their own: a write to a flag might change members, as far as compilers know.
   float* const scores = scores_;
   uint8_t* const touched = touched_;
@@ -105,7 +106,7 @@ bool Votes::Add(float value, const int32_t* neurons, const float* weights, int64
   return true;
 }
 
-void Votes::ListTouchedLines() {
+void ScoreAccumulator::ListTouchedLines() {
   const int64_t lines = (units_ + kLine - 1) / kLine;
   for (int64_t begin = 0; begin < lines; begin += 64) {
     // Bit by bit: a branch for each line would be anybody's guess.
@@ -115,7 +116,7 @@ void Votes::ListTouchedLines() {
   }
 }
 
-void Votes::Clear() {
+void ScoreAccumulator::Clear() {
   for (int64_t i = 0; i < count_; ++i) {
     const int32_t first = touched_lines_[i];
     std::fill_n(scores_ + first, kLine, kUntouched);
@@ -126,7 +127,8 @@ void Votes::Clear() {
   activated_.clear();
 }
 
-void Votes::Best(const Connections& connections, int64_t count, std::vector<Scored>* best) {
+void ScoreAccumulator::Best(const SparseKernel& connections, int64_t count,
+                            std::vector<Scored>* best) {
   best->clear();
   if (count == 0) return;
   FindTops(connections);
@@ -145,7 +147,7 @@ void Votes::Best(const Connections& connections, int64_t count, std::vector<Scor
 }
 
 // The largest logit in each touched line, NaN being none.
-void Votes::FindTops(const Connections& connections) {
+void ScoreAccumulator::FindTops(const SparseKernel& connections) {
   tops_.resize(count_);
   const bool cut = count_ > 0 && touched_lines_[count_ - 1] + kLine > units_;
   Simd().block_tops(scores_, connections.bias, touched_lines_, count_ - cut, tops_.data());
@@ -161,7 +163,7 @@ void Votes::FindTops(const Connections& connections) {
 // A logit that at least `count` lines reach, minus infinity if there are no more lines. Groups of
 // lines are compared rather than lines: a few more lines are then looked at, but far less is
 // sorted.
-float Votes::LeastOfTops(int64_t count) {
+float ScoreAccumulator::LeastOfTops(int64_t count) {
   if (count >= count_) return -std::numeric_limits<float>::infinity();
   const int64_t groups = std::min(count_, kGroupsForEach * count);
   group_tops_.assign(tops_.begin(), tops_.begin() + groups);
@@ -176,14 +178,14 @@ float Votes::LeastOfTops(int64_t count) {
   return *least;
 }
 
-void Votes::Activate(int32_t neuron, int32_t place) {
+void ScoreAccumulator::Activate(int32_t neuron, int32_t place) {
   active_[neuron >> 6] |= uint64_t{1} << (neuron & 63);
   places_[neuron] = place;
   activated_.push_back(neuron);
 }
 
-int64_t Votes::Match(const Connections& connections, int64_t begin, int64_t end,
-                     std::vector<int32_t>* found) const {
+int64_t ScoreAccumulator::Match(const SparseKernel& connections, int64_t begin, int64_t end,
+                                std::vector<int32_t>* found) const {
   if (static_cast<int64_t>(found->size()) < end - begin) found->resize(end - begin);
   const int32_t* const neurons = connections.neurons.ids;
   int32_t* next = found->data();
