@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_dslide import sharding
 from tf_dslide._native import ops
 from tf_dslide.constraints import UnitRows
-from tf_dslide.parallel import sharding
 
 
 class _RowOptimizer(keras.optimizers.Optimizer):

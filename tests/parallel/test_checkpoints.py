@@ -38,8 +38,9 @@ from tf_dslide import (
     SlideCrossentropy,
     SparseAdam,
     UniformSampler,
+    sharding,
 )
-from tf_dslide.parallel import checkpoints, sharding
+from tf_dslide.parallel import checkpoints
 from tf_dslide.parallel.checkpoints import (
     Checkpoint,
     CheckpointError,

@@ -12,12 +12,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_dslide import lazy
+from tf_dslide import lazy, sharding
 from tf_dslide._checks import require_positive
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveLogits, Csr, SoftmaxTotals
 from tf_dslide._version import __version__
-from tf_dslide.parallel import messages, sharding
+from tf_dslide.parallel import messages
 from tf_dslide.parallel.communicator import Communicator, LoneCommunicator, MPICommunicator
 from tf_dslide.parallel.exchanges import Exchanges, labels_within
 from tf_dslide.parallel.faults import install_fault_handlers
@@ -231,7 +231,7 @@ class Split:
 
     def mark(self, variable: Any, axis: int) -> None:
         """Notes which part of the whole a variable holds."""
-        sharding.mark(variable, sharding.Shard(axis, self.begin, self.end, self.total))
+        sharding.mark(variable, sharding.Shard(self.begin, self.end, self.total), axis)
 
     def gather(self, local: tf.Tensor, sparse: bool, seen: Sequence[tf.Tensor]) -> tf.Tensor:
         """The whole layer's output from this rank's columns."""

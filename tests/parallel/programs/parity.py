@@ -28,10 +28,10 @@ from tf_dslide import (
     lazy,
     samplers,
     selectors,
+    sharding,
 )
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveSet, Csr
-from tf_dslide.parallel import sharding
 from tf_dslide.parallel.exchanges import labels_within
 from tf_dslide.parallel.strategy import MPIModelParallel
 
@@ -180,7 +180,7 @@ def check(name, case, strategy):
         shard, all_of_it = sharding.shard_of(mine), np.asarray(all_of_it)
         if shard is not None:
             cut = slice(shard.begin, shard.end)
-            all_of_it = all_of_it[cut] if shard.axis == 0 else all_of_it[:, cut]
+            all_of_it = all_of_it[cut] if sharding.axis_of(mine) == 0 else all_of_it[:, cut]
         close(f"{name}, {mine.path}", mine, all_of_it, 5 * tolerance)
     if case.get("thorough"):
         check_answers(name, case, model, whole)
