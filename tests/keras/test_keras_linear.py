@@ -116,7 +116,7 @@ def test_evaluation_is_that_of_the_dense_logits(data, loss):
     hits = np.take_along_axis(y, best, 1).sum() / 3 / ROWS
     assert result["precision_at_3"] == pytest.approx(hits, abs=1e-6)
     assert result["loss"] == pytest.approx(float(loss(y, logits)), rel=1e-4)
-    labels, scores = layer.top_k(_sparse(data.features), k=3)
+    scores, labels = layer.top_k(_sparse(data.features), k=3)
     np.testing.assert_array_equal(labels, best)
     np.testing.assert_allclose(scores, np.take_along_axis(logits, best, 1), rtol=1e-5)
 

@@ -121,7 +121,7 @@ for path in sorted(folder.glob("*.keras")):
     layer = model.layers[-1]
     out = {"predict": model.predict(x, verbose=0), "evaluate": model.evaluate(x, y, verbose=0)}
     hidden = model.layers[1](tf.sparse.from_dense(x.toarray()))
-    out["labels"], out["scores"] = (t.numpy() for t in layer.top_k(hidden, k=5))
+    out["scores"], out["labels"] = (t.numpy() for t in layer.top_k(hidden, k=5))
     sampled = layer._sampled_weights
     state = sampled.selector.get_state() if sampled.selector else []
     out["schedule"] = np.array([int(sampled.step), *state])
@@ -140,7 +140,7 @@ def results(model, x, y):
     layer = model.layers[-1]
     out = {"predict": model.predict(x, verbose=0), "evaluate": model.evaluate(x, y, verbose=0)}
     hidden = model.layers[1](tf.sparse.from_dense(x.toarray()))
-    out["labels"], out["scores"] = (t.numpy() for t in layer.top_k(hidden, k=5))
+    out["scores"], out["labels"] = (t.numpy() for t in layer.top_k(hidden, k=5))
     out["schedule"] = schedule_of(layer)
     return out
 
@@ -373,7 +373,7 @@ OBJECTS = [
     DWTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
     WTA(bins=3, tables=4, bin_size=16, address_bits=9, seed=7),
     MinHash(bins=3, tables=4, top=5, address_bits=9, seed=7),
-    LshSampler(LearnedHash(bits=3), active=9, rebuild_on_drift=0.1),
+    LshSampler(hash=LearnedHash(bits=3), active=9, rebuild_on_drift=0.1),
     LearnedHash(bits=3, tables=4, steps=5, learning_rate=0.2, seed=7),
     LabelPrior([3, 0, 2**40], smoothing=0.5),
     SlideCrossentropy(reduction="sum", name="mine"),
