@@ -183,7 +183,7 @@ class _RowLayer(keras.layers.Layer):
         >>> dense = keras.layers.Dense(1000)
         >>> dense.build((None, 16))
         >>> DSlideDense.from_dense(dense, sampler="lsh").kernel.shape
-        (1000, 16)
+        TensorShape([1000, 16])
         """
         if not isinstance(dense, keras.layers.Dense) or dense.quantization_mode is not None:
             raise ValueError(
@@ -215,7 +215,7 @@ class _RowLayer(keras.layers.Layer):
         >>> layer = DSlideDense(1000)
         >>> layer.build((None, 16))
         >>> layer.to_dense().kernel.shape
-        (16, 1000)
+        TensorShape([16, 1000])
         """
         self._expect_whole("to_dense")
         config = {name: value for name, value in self.get_config().items() if name in _OF_DENSE}

@@ -317,7 +317,9 @@ def test_the_log_uniform_correction_is_that_of_tensorflow(case):
     close(np.exp(found), expected.numpy()[0], relative=0.15)
 
 
-@pytest.mark.parametrize("sampler", [UniformSampler(50, True), LogUniformSampler(50, True)])
+@pytest.mark.parametrize(
+    "sampler", [UniformSampler(50, subtract_log_q=True), LogUniformSampler(50, subtract_log_q=True)]
+)
 def test_corrected_losses_equal_tensorflows_sampled_softmax(sampler, case):
     """The same ids and counts given to TensorFlow give the same loss."""
     x, _ = case

@@ -278,24 +278,24 @@ def test_a_file_of_another_format_is_refused_naming_both(other, tmp_path, loaded
     folder = loaded[3]
 
     def edit(text: str) -> str:
-        assert '"format": 1' in text
-        return text.replace('"format": 1', f'"format": {other}')
+        assert '"format": 2' in text
+        return text.replace('"format": 2', f'"format": {other}')
 
     path = edited(folder / "lsh.keras", tmp_path / "other.keras", edit)
     with pytest.raises(ValueError, match="format") as caught:
         keras.models.load_model(path)
     named = {"null": "None", '"new"': "'new'"}.get(other, other)
     assert f"format {named}" in str(caught.value)
-    assert "format 1" in str(caught.value)
+    assert "format 2" in str(caught.value)
     assert "DSlideDense" in str(caught.value) or "SparseDense" in str(caught.value)
 
 
 def test_a_file_without_a_format_is_refused(tmp_path, loaded):
     folder = loaded[3]
     path = edited(
-        folder / "lsh.keras", tmp_path / "o.keras", lambda text: text.replace(', "format": 1', "")
+        folder / "lsh.keras", tmp_path / "o.keras", lambda text: text.replace(', "format": 2', "")
     )
-    with pytest.raises(ValueError, match="format None.*format 1"):
+    with pytest.raises(ValueError, match="format None.*format 2"):
         keras.models.load_model(path)
 
 
@@ -379,7 +379,7 @@ OBJECTS = [
     SlideCrossentropy(reduction="sum", name="mine"),
     SlideCrossentropy(dtype="float32"),
     SlideBinaryCrossentropy(reduction="sum", name="mine"),
-    DSlideLinear(7, active=3, connections=4, scale=2.0, smoothing=0.5, name="mine"),
+    DSlideLinear(7, active=3, weights_per_feature=4, scale=2.0, smoothing=0.5, name="mine"),
     PrecisionAtK(4, name="mine"),
     NDCGAtK(2, dtype="float64"),
     PropensityScoredPrecisionAtK(2, label_counts=[5, 0, 7], num_samples=12, a=0.5, b=0.4),
