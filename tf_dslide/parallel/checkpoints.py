@@ -32,7 +32,8 @@ import tensorflow as tf
 from tf_dslide._checks import require_positive
 from tf_dslide._version import __version__
 from tf_dslide.layers import HashedLayer
-from tf_dslide.parallel.communicator import LoneCommunicator, RankError
+from tf_dslide.parallel.errors import RankError
+from tf_dslide.parallel.lone import LoneCommunicator
 from tf_dslide.sharding import Shard, axis_of, shard_of
 
 # Raised when the meaning of the files changes.
@@ -377,7 +378,7 @@ class _Ranks:
             outcome["result"] = work()
         except (OSError, CheckpointError) as error:
             outcome["error"] = str(error)
-        outcomes = self.communicator.gather(outcome)
+        outcomes = self.communicator.allgather(outcome)
         errors = {
             rank: outcome["error"] for rank, outcome in enumerate(outcomes) if "error" in outcome
         }
