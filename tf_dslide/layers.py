@@ -95,7 +95,7 @@ class _RowLayer(keras.layers.Layer):
             raise ValueError(
                 f"{what} needs all of {self.name}, but this rank holds units "
                 f"{self._split.begin} to {self._split.end} of {self.units}. Use "
-                "tf_dslide.parallel.checkpoints: save_checkpoint on all ranks, then export."
+                "tf_dslide.checkpoints: save_checkpoint on all ranks, then export."
             )
 
     def save_own_variables(self, store: Any) -> None:

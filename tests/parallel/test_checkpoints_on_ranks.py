@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests.parallel.checkpoint_cases import FEATURES, build
 from tests.parallel.mpi import PROGRAMS, run_ranks
-from tf_dslide.parallel.checkpoints import export, latest, load_checkpoint
+from tf_dslide.checkpoints import export, latest, load_checkpoint
 
 
 def test_a_training_goes_on_exactly_and_on_other_ranks_and_in_one_process(tmp_path):

@@ -14,12 +14,14 @@ import tests.fewer_imports  # noqa: F401
 
 # isort: split
 from tests.parallel.checkpoint_cases import build
-from tf_dslide.parallel import MPIModelParallel, checkpoints
+from tf_dslide import _atomic
+from tf_dslide.checkpoints import load_checkpoint, save_checkpoint
+from tf_dslide.parallel import MPIModelParallel
 
 folder, fault = Path(sys.argv[1]), sys.argv[2]
 strategy = MPIModelParallel(verbose=False)
 model = build(strategy, units=2000)
-checkpoints.save_checkpoint(folder / "epoch-0001", model, strategy, {"epoch": 1})
+save_checkpoint(folder / "epoch-0001", model, strategy, {"epoch": 1})
 if strategy.rank == 0:
     print("ready", flush=True)
 strategy.communicator.barrier()
@@ -31,7 +33,7 @@ if fault == "truncated":
     if strategy.rank == 1:
         os.truncate(path, 1000)
     strategy.communicator.barrier()
-    checkpoints.load_checkpoint(folder / "epoch-0001", model, strategy)
+    load_checkpoint(folder / "epoch-0001", model, strategy)
 
 
 def die_half_way(file):
@@ -40,7 +42,7 @@ def die_half_way(file):
 
 
 with mock.patch.object(
-    checkpoints, "_flush_to_disk", die_half_way if fault == "kill" else checkpoints._flush_to_disk
+    _atomic, "flush_to_disk", die_half_way if fault == "kill" else _atomic.flush_to_disk
 ):
-    checkpoints.save_checkpoint(folder / "epoch-0002", model, strategy, {"epoch": 2})
+    save_checkpoint(folder / "epoch-0002", model, strategy, {"epoch": 2})
 print("not reached")

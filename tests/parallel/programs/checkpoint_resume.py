@@ -15,15 +15,15 @@ import tensorflow as tf
 
 from tests.parallel.checkpoint_cases import FEATURES, build, state_of, train
 from tf_dslide import LshSampler, SimHash
+from tf_dslide.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from tf_dslide.parallel import MPIModelParallel
-from tf_dslide.parallel.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 
 SAMPLER = {"hash": SimHash(bits=3, tables=5), "active": 24, "rebuild_every": 7}
 UNITS = 200
 
 
 def new_model(strategy: MPIModelParallel, seed: int) -> keras.Model:
-    return build(strategy, units=UNITS, sampler=LshSampler(**SAMPLER), seed=seed)
+    return build(strategy, units=UNITS, sampler=LshSampler(**SAMPLER), seed=seed, eager=False)
 
 
 def require_equal(found: keras.Model, wanted: keras.Model) -> None:
