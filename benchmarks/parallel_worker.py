@@ -82,7 +82,8 @@ def resident_megabytes() -> float:
 
 def echo(rank: int, size: int) -> Any:
     """A communicator whose peers send what this rank sends itself."""
-    from tf_dslide.parallel.communicator import HEADER, LoneCommunicator
+    from tf_dslide.parallel.lone import LoneCommunicator
+    from tf_dslide.parallel.protocol import HEADER
     from tf_dslide.parallel.statistics import Counts
 
     class Echo(LoneCommunicator):
@@ -90,13 +91,13 @@ def echo(rank: int, size: int) -> Any:
             super().__init__()
             self.rank, self.size = rank, size
 
-        def gather(self, value: Any) -> list:
+        def allgather(self, value: Any) -> list:
             """The others are elsewhere."""
             return [value if peer == rank else None for peer in range(size)]
 
-        def _exchange(self, kind: str, messages: list) -> list:
+        def _alltoallv(self, turn: Any, messages: list) -> list:
             sent = sum(len(p) + HEADER.size for peer, p in enumerate(messages) if peer != rank)
-            self.stats.add(kind, Counts(exchanges=1, messages_sent=size - 1, bytes_sent=sent))
+            self.stats.add(turn.kind, Counts(exchanges=1, messages_sent=size - 1, bytes_sent=sent))
             return [messages[rank]] * size
 
     return Echo()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
+from tf_dslide import _atomic
 from tf_dslide.cli import console, inputs, options, outputs
 from tf_dslide.cli.errors import CommandError, reporting
 
@@ -90,7 +91,7 @@ def predict(
     if out is None:
         _write_text(best, names, sys.stdout)
         return
-    with outputs.replacing(out) as unfinished:
+    with _atomic.new_file(out) as unfinished:
         if format == "npz":
             _write_csr(_with_progress(best, len(samples)), classifier.num_labels, unfinished)
         else:

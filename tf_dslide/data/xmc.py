@@ -15,6 +15,7 @@ from typing import BinaryIO, cast
 import numpy as np
 from scipy import sparse
 
+from tf_dslide import _atomic
 from tf_dslide.data._lines import Block, DataFormatError, Limits, parse_block, quote, to_int
 from tf_dslide.data.dataset import Dataset
 
@@ -379,19 +380,13 @@ def _stem(path: PathLike) -> str:
 @contextmanager
 def _atomic_writer(path: Path) -> Iterator[BinaryIO]:
     """Open a new file beside `path` that takes its name when the block ends without an error."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(unfinished, "wb") as raw:
-            if path.suffix == ".gz":
-                # No name and no time inside, so that the bytes depend on the data alone.
-                with gzip.GzipFile("", "wb", 6, raw, mtime=0) as stream:
-                    yield cast(BinaryIO, stream)
-            else:
-                yield raw
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with _atomic.new_file(path) as unfinished, open(unfinished, "wb") as raw:
+        if path.suffix == ".gz":
+            # No name and no time inside, so that the bytes depend on the data alone.
+            with gzip.GzipFile("", "wb", 6, raw, mtime=0) as stream:
+                yield cast(BinaryIO, stream)
+        else:
+            yield raw
 
 
 def _shortest_decimals(values: np.ndarray) -> np.ndarray:
