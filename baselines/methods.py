@@ -151,5 +151,6 @@ GROUPS = {
         "dslide-uniform",
         "dslide-all",
         "tf-dense",
+        "tf-sampled",
     ),
 }
