@@ -50,8 +50,9 @@ def trained(args: argparse.Namespace) -> tuple[keras.Model, tf.Tensor]:
     """A model, and the hidden vectors of test samples."""
     keras.utils.set_random_seed(args.seed)
     spec = PRESETS[PRESET].spec
-    family = SimHash(bits=args.bits, tables=args.tables)
-    sampler = LshSampler(hash=family, active=args.active, seed=args.seed)
+    sampler = LshSampler(
+        hash=SimHash(args.bits, tables=args.tables), active=args.active, seed=args.seed
+    )
     sizes = (spec.num_features, args.hidden, spec.num_labels)
     model = dslide_model(*sizes, sampler, args.learning_rate)
     train = make_preset(PRESET, num_samples=args.train, seed=args.seed)
