@@ -136,6 +136,8 @@ def test_one_rank_for_a_time(tmp_path):
     assert record.run.command.startswith("python baselines/compare.py --out")
 
 
+@pytest.mark.mpi
+@pytest.mark.comparison
 def test_more_ranks_have_as_many_cores_each(tmp_path):
     need_mpi()
     options = ("--ranks", "1", "--ranks", "2", "--epochs", "1", "--wire", "bfloat16")
@@ -159,6 +161,7 @@ def test_more_ranks_have_as_many_cores_each(tmp_path):
     assert alone[0].bytes_sent_per_step == 0 < min(rank.bytes_sent_per_step for rank in split)
 
 
+@pytest.mark.mpi
 def test_no_more_ranks_than_there_are(tmp_path):
     launcher = (need_mpi(), "-np", "2")
     status, output = compare(tmp_path, "--ranks", "3", launcher=launcher)
