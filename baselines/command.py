@@ -20,6 +20,7 @@ from baselines.methods import GROUPS, METHODS, Kind
 from baselines.task import Task
 from benchmarks.environment import describe
 from benchmarks.netcluster.netcluster import ClusterError, Link, require
+from reports.grouping import TITLES
 from reports.records import read_run
 
 
@@ -104,7 +105,7 @@ class Scene:
             record=str(settings.out / name),
             run={
                 "method": method,
-                "title": kind.title,
+                "title": TITLES[method],
                 "model": self._model(kind),
                 "data": self._data(),
                 "settings": self._trained(kind, rate, active),
@@ -220,7 +221,7 @@ def run_and_tell(task: Task, folder: Path, at: Place, limit: float) -> None:
         KeyboardInterrupt: It was stopped from the keyboard; its record says so.
     """
     where = f"{task.run['data']['name']}, {at.network}"
-    print(f"{task.method}: {METHODS[task.method].title}; {where}", flush=True)
+    print(f"{task.method}: {TITLES[task.method]}; {where}", flush=True)
     ending = run(task, folder / "task.json", at, limit)
     if ending.status != "ok":
         print(f"{task.method}: {ending.status}: {ending.message}", flush=True)
@@ -278,7 +279,7 @@ def chosen_methods(text: str) -> list[str]:
             )
         chosen += GROUPS.get(name, (name,))
     if not chosen:
-        raise typer.BadParameter(f"name one at least of {', '.join(METHODS)}")
+        raise typer.BadParameter(f"name at least one of {', '.join(METHODS)}")
     return list(dict.fromkeys(chosen))
 
 
@@ -300,15 +301,19 @@ def main(
     data: Annotated[
         list[str],
         typer.Option(
-            help="preset, folder with train.txt.gz and test.txt.gz (tf-idf:FOLDER weighs counts), "
+            help="preset, folder with train.txt.gz and test.txt.gz (tf-idf:FOLDER weights counts), "
             "skipgram:FILE; may be repeated"
         ),
     ] = ["small"],  # noqa: B006
     methods: Annotated[
         str, typer.Option(help=f"separated by commas; groups: {', '.join(GROUPS)}")
     ] = "usual",
-    epochs: Annotated[int | None, typer.Option(min=1, help="passes; 5 without --seconds")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="of training, a method")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="passes over the data; 5 without --seconds")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="of training, for each method")
+    ] = None,
     network: Annotated[
         list[str], typer.Option(help="local, or RATE,DELAY of emulated hosts; may be repeated")
     ] = [LOCAL],  # noqa: B006
@@ -322,11 +327,13 @@ def main(
     hidden: Annotated[int, typer.Option(min=1)] = 128,
     batch_size: Annotated[int, typer.Option(min=1, help="of all ranks together")] = 256,
     learning_rate: Annotated[list[str], typer.Option(help="METHOD=RATE; may be repeated")] = [],  # noqa: B006
-    active: Annotated[int | None, typer.Option(min=1, help="a tenth of the labels, 3000")] = None,
-    train_rows: Annotated[int | None, typer.Option(min=1, help="use the first ones only")] = None,
-    test_rows: Annotated[int, typer.Option(min=1, help="evaluate the first ones only")] = 5000,
+    active: Annotated[
+        int | None, typer.Option(min=1, help="default: a tenth of the labels, at most 3000")
+    ] = None,
+    train_rows: Annotated[int | None, typer.Option(min=1, help="use only the first")] = None,
+    test_rows: Annotated[int, typer.Option(min=1, help="evaluate only the first")] = 5000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    limit: Annotated[float, typer.Option(min=1, help="seconds of a method, all in all")] = 3600.0,
+    limit: Annotated[float, typer.Option(min=1, help="seconds, for each method in all")] = 3600.0,
 ) -> None:
     """Trains the same classifier by each method and writes a run file for each."""
     hosts = context.obj

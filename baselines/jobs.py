@@ -110,7 +110,7 @@ def run(task: Task, path: Path, at: Place, limit: float) -> Ending:
     kind = METHODS[task.method]
     begin = time.monotonic()
     if missing := kind.missing():
-        hint = "`make baselines` builds it" if "horovod" in missing else "pip install it"
+        hint = "`make baselines` builds it" if "horovod" in missing else "`pip install` brings it"
         ending = Ending("unavailable", f"{', '.join(missing)} is not installed; {hint}")
     else:
         ending = _run_job(task, path, at, limit)
@@ -150,7 +150,7 @@ def _run_job(task: Task, path: Path, at: Place, limit: float) -> Ending:
                     print(line, end="", flush=True)
             status = job.wait()
         except TimeoutError:
-            return Ending("timed out", f"not done after {limit:g} s")
+            return Ending("timed out", f"not finished after {limit:g} s")
         except KeyboardInterrupt:
             return Ending("interrupted", "stopped from the keyboard")
         finally:
@@ -183,6 +183,6 @@ def _failure(status: int, log: Path) -> Ending:
         "KILLED BY SIGNAL: 9" in line for line in lines
     )
     if killed and not said:
-        return Ending("out of memory", "killed, as the system does when memory runs out")
-    message = said[-1] if said else (lines[-1] if lines else "it said nothing")
+        return Ending("out of memory", "killed, most likely because the machine ran out of memory")
+    message = said[-1] if said else (lines[-1] if lines else "it printed nothing")
     return Ending("failed", f"{message} (status {status}; {log.name})")

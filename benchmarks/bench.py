@@ -2,7 +2,7 @@
 
 `python benchmarks/bench.py` (or `make bench`) runs the other scripts one after the other and writes
 `benchmarks/results/bench.json` and `bench.md`, with machine, versions and commit. Run it on a quiet
-machine: medians bear a busy one, rates do not.
+machine: medians tolerate other work, rates do not.
 """
 
 import argparse

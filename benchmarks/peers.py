@@ -277,7 +277,7 @@ class Output(NamedTuple):
 
 
 def _without_labels(logits: tf.Tensor, labels: Labels, negatives: int) -> tf.Tensor:
-    """Puts out the negatives that are among the row's own labels."""
+    """Masks the negatives that are among the row's own labels."""
     hits = tf.where(labels.places < negatives)[:, 0]
     rows, places = tf.gather(labels.rows, hits), tf.gather(labels.places, hits)
     indices = tf.stack([rows, tf.cast(places, tf.int64)], axis=1)

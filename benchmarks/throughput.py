@@ -64,10 +64,10 @@ def arguments() -> argparse.Namespace:
 
 
 class Trainer(Protocol):
-    """A method at work."""
+    """A method that is being trained."""
 
     def train(self, steps: int, clock: Any) -> float:
-        """Trains, lets the clock see each step, and returns a loss."""
+        """Trains, tells the clock of each step, and returns a loss."""
         raise NotImplementedError
 
 
@@ -174,7 +174,7 @@ def make_data(args: argparse.Namespace) -> Any:
 
 
 def work(args: argparse.Namespace) -> None:
-    """A method's process: for each number on standard input so many steps and a line of JSON."""
+    """A method's process: it reads numbers, and for each takes so many steps and prints JSON."""
     if args.worker.endswith(ONE_CORE):
         # Before TensorFlow counts the cores for its threads.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])

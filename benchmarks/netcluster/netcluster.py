@@ -314,7 +314,7 @@ def traffic_of(name: str) -> Traffic:
 
 
 def is_shaper(process: int) -> bool:
-    """Whether a process is a netdelay at work."""
+    """Whether a process is a running netdelay."""
     try:
         name, rest = Path(f"/proc/{process}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
     except (OSError, IndexError):

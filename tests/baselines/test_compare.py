@@ -16,6 +16,7 @@ from baselines.command import application, chosen_methods, chosen_rates, command
 from baselines.dslide import sampler_of
 from baselines.methods import GROUPS, METHODS
 from baselines.task import Task
+from reports.grouping import TITLES
 from reports.records import read_run, read_runs
 from tests.parallel.mpi import need_mpi
 from tf_dslide import LshSampler, SharedLshSampler
@@ -97,6 +98,10 @@ def test_several_data_sets(tmp_path):
     assert {record.status for record in records} == {"ok"}, output
     steps = {record.run.data.name: record.measures[-1].step for record in records}
     assert steps == {"small": 8, "counts": 2}
+
+
+def test_methods_have_names_for_people():
+    assert METHODS.keys() <= TITLES.keys()
 
 
 def test_samplers_of_the_study():
@@ -220,7 +225,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
     ("options", "message"),
     [
         (("--data", "nowhere"), "neither a preset"),
-        (("--data", "small", "--data", "skipgram:nothing"), "there is no such file"),
+        (("--data", "small", "--data", "skipgram:nothing"), "no such file"),
         (("--data", "tf-idf:/"), "neither train.txt nor train.txt.gz"),
         (("--network", "fast"), "a link is written as"),
     ],
@@ -235,7 +240,7 @@ def test_bad_options(tmp_path, options, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("dslide-lsh,magic", "no method 'magic'"), (",", "name one at least")]
+    ("text", "message"), [("dslide-lsh,magic", "no method 'magic'"), (",", "name at least one")]
 )
 def test_bad_methods(text, message):
     with pytest.raises(typer.BadParameter, match=message):

@@ -56,7 +56,7 @@ def _limit(threads: int) -> None:
 
 @contextmanager
 def _without_chatter() -> Iterator[None]:
-    """Holds standard error back, and lets through in the end what is not chatter.
+    """Holds standard error back, and in the end prints what is not chatter.
 
     The C++ code writes to the descriptor itself, so it is the descriptor that is turned aside.
     """
