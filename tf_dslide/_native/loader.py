@@ -9,7 +9,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import tensorflow as tf
+try:
+    import tensorflow as tf
+except ModuleNotFoundError as error:
+    if error.name != "tensorflow":
+        raise
+    raise ImportError(
+        "tf_dslide needs TensorFlow 2.21, which is not installed: pip install 'tf-dslide[cpu]' for "
+        "tensorflow-cpu, or 'tf-dslide[tensorflow]' for tensorflow"
+    ) from error
 from tensorflow.python.framework import auto_control_deps_utils
 
 PACKAGE = Path(__file__).resolve().parent.parent

@@ -17,6 +17,7 @@ from scipy import sparse
 
 from tf_dslide import _atomic
 from tf_dslide.data._lines import Block, DataFormatError, Limits, parse_block, quote, to_int
+from tf_dslide.data._sklearn import from_sklearn
 from tf_dslide.data.dataset import Dataset
 
 PathLike = str | os.PathLike
@@ -234,8 +235,7 @@ def write_xmc(path: PathLike, dataset: Dataset) -> None:
     with _atomic_writer(Path(path)) as file:
         file.write(f"{dataset.num_samples} {features.shape[1]} {labels.shape[1]}\n".encode())
         if dataset.num_samples:
-            from sklearn.datasets import dump_svmlight_file  # takes a second
-
+            dump_svmlight_file = from_sklearn("datasets", "dump_svmlight_file")
             digits = (_shortest_decimals(features.data), features.indices, features.indptr)
             dump_svmlight_file(
                 _widened(sparse.csr_matrix(digits, features.shape)),
