@@ -74,11 +74,11 @@ void CheckPackedPanels() {
         columns.SetColumns(panel, [&](int64_t j) { return &turned[j * k]; });
       }
       for (int64_t j = 0; j < n; ++j) {
-        const int64_t panel = j / kStrip;
-        Check(rows.width(panel) == std::min<int64_t>(kStrip, n - panel * kStrip), "width");
+        const int64_t panel = j / kPanel;
+        Check(rows.width(panel) == std::min<int64_t>(kPanel, n - panel * kPanel), "width");
         for (int64_t l = 0; l < k; ++l) {
-          Check(rows.at(panel, l)[j % kStrip] == matrix[l * n + j], "SetRow");
-          Check(columns.at(panel, l)[j % kStrip] == turned[j * k + l], "SetColumns");
+          Check(rows.at(panel, l)[j % kPanel] == matrix[l * n + j], "SetRow");
+          Check(columns.at(panel, l)[j % kPanel] == turned[j * k + l], "SetColumns");
         }
       }
     }

@@ -47,7 +47,7 @@ void CheckMatch(const ScoreAccumulator& scores, const Linear& linear, const Ints
 }
 
 void CheckRow(ScoreAccumulator* scores, const Linear& linear, int64_t row) {
-  Check(scores->Count(linear.Samples(), row, linear.Kernel()), "ScoreAccumulator::Count");
+  Check(scores->AddRow(linear.Samples(), row, linear.Kernel()), "ScoreAccumulator::AddRow");
   const Floats logits = linear.Logits(row);
   const Ints touched = linear.Touched(row);
   Ints listed;
@@ -87,7 +87,7 @@ void CheckScores() {
       ScoreAccumulator scores(units);
       for (int64_t row = 0; row < linear.rows; ++row) {
         Check(linear.Kernel().Within(19), "weights of the last feature");
-        Check(scores.Count(linear.Samples(), row, linear.Kernel()) == linear.Touched(row).empty(),
+        Check(scores.AddRow(linear.Samples(), row, linear.Kernel()) == linear.Touched(row).empty(),
               "neurons out of range are noticed");
       }
     }

@@ -105,7 +105,7 @@ void CheckSelection() {
           if (bucket_size != 7) continue;
           LshQuery enough = query;
           enough.from_start = true;
-          enough.least = 1 + source.Integer(4);
+          enough.min_collisions = 1 + source.Integer(4);
           CheckSelected(shape, enough, labels);
           CheckSelectedForBatch(shape, enough);
         }

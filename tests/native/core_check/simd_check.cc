@@ -118,13 +118,13 @@ void CheckGemm() {
               }
             }
             CheckClose(c, exact, bound, "gemm");
-            if (n > kStrip) continue;
-            Floats panel(k * kStrip);
-            for (int64_t l = 0; l < k; ++l) std::copy_n(&b[l * ldb], n, &panel[l * kStrip]);
+            if (n > kPanel) continue;
+            Floats panel(k * kPanel);
+            for (int64_t l = 0; l < k; ++l) std::copy_n(&b[l * ldb], n, &panel[l * kPanel]);
             c = before;
-            Simd().gemm_strip(m, n, k, a.data(), turned ? 1 : k, turned ? m : 1, panel.data(),
+            Simd().gemm_panel(m, n, k, a.data(), turned ? 1 : k, turned ? m : 1, panel.data(),
                               c.data(), ldc, accumulate);
-            CheckClose(c, exact, bound, "gemm_strip");
+            CheckClose(c, exact, bound, "gemm_panel");
           }
         }
       }
