@@ -170,6 +170,15 @@ struct RowNeurons {
   }
 };
 
+// A shared neuron that is the row's own has no gradient as a shared one.
+inline void CheckHidden(const Layer& layer, const Values& gradient, int64_t row) {
+  const CsrView own = layer.own.view();
+  for (size_t s = 0; s < layer.shared.size(); ++s) {
+    if (!std::binary_search(own.begin(row), own.end(row), layer.shared[s])) continue;
+    Check(gradient.shared[row * layer.shared.size() + s] == 0, "gradient of a hidden neuron");
+  }
+}
+
 // A row's label is exchanged for no neuron at all, or for one that is only among the shared:
 // `rows_of(labels, pool)` must return that row, each time.
 template <typename RowsOf>

@@ -96,7 +96,7 @@ void CheckSelection() {
       const Csr labels = source.Sets(rows, units, 3);
       const Ints excluded = source.Set(units, source.Integer(21));
       for (int64_t hashed : {int64_t{0}, int64_t{20}, units}) {
-        for (int64_t bucket_size : {int64_t{1}, int64_t{7}, units}) {
+        for (int64_t bucket_size : {int64_t{1}, int64_t{7}, std::min<int64_t>(units, 200)}) {
           const LshQuery query = {units,      tables, buckets,     codes.data(),   ptr.data(),
                                   ids.data(), hashed, bucket_size, List(excluded), 11};
           CheckSelected(shape, query, labels);
