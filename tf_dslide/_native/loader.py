@@ -9,16 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-try:
-    import tensorflow as tf
-except ModuleNotFoundError as error:
-    if error.name != "tensorflow":
-        raise
-    raise ImportError(
-        "tf_dslide needs TensorFlow 2.21, which is not installed: pip install 'tf-dslide[cpu]' for "
-        "tensorflow-cpu, or 'tf-dslide[tensorflow]' for tensorflow"
-    ) from error
-from tensorflow.python.framework import auto_control_deps_utils
+import tensorflow as tf
+
+from tf_dslide import _compat
 
 PACKAGE = Path(__file__).resolve().parent.parent
 LIBRARY = "_dslide_ops.so"
@@ -117,7 +110,7 @@ def load() -> ModuleType:
             f"tf_dslide's native library cannot be loaded: {error}; {REBUILD}."
         ) from error
     for op in READING_OPS:
-        auto_control_deps_utils.register_read_only_resource_op(op)
+        _compat.register_reading_op(op)
     refused = _library_string("dslide_simd_request_refused")
     if refused:
         warnings.warn(
