@@ -32,7 +32,7 @@ __all__ = [
 
 
 def gradient_is_recorded() -> bool:
-    """Whether a `tf.GradientTape` is open here, so a gradient may be asked for (TensorFlow 2.21)."""
+    """Whether a `tf.GradientTape` is open here, so gradients may follow (TensorFlow 2.21)."""
     return bool(record.could_possibly_record())
 
 

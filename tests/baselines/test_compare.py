@@ -27,6 +27,11 @@ PROGRAM = str(ROOT / "baselines/compare.py")
 SMALL = ("--train-rows", "400", "--test-rows", "60", "--hidden", "8", "--batch-size", "50")
 
 
+def hears_ctrl_c() -> None:
+    """A test run in the background ignores SIGINT, and what it starts would too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def start(folder: Path, *options: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
     return subprocess.Popen(
         [*launcher, sys.executable, PROGRAM, "--out", str(folder), *SMALL, *options],
@@ -35,6 +40,7 @@ def start(folder: Path, *options: str, launcher: tuple[str, ...] = ()) -> subpro
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
+        preexec_fn=hears_ctrl_c,
     )
 
 
@@ -50,6 +56,8 @@ def runs(folder: Path) -> dict:
     return {record.run.method: record for record in records}
 
 
+@pytest.mark.mpi
+@pytest.mark.comparison
 def test_methods_on_two_ranks(tmp_path):
     """Those that other tests do not start; each is one job or two processes, and takes seconds."""
     launcher = (need_mpi(), "-np", "2")
@@ -82,6 +90,7 @@ def test_methods_on_two_ranks(tmp_path):
         assert record.steps.ranks[0].bytes_sent_per_step == 4 * record.run.model.parameters
 
 
+@pytest.mark.comparison
 def test_several_data_sets(tmp_path):
     """One of the hash families, and counts that are weighed."""
     folder = tmp_path / "counts"
@@ -130,6 +139,7 @@ def test_samplers_of_the_study():
     assert found["dslide-all"].selects_all
 
 
+@pytest.mark.comparison
 def test_one_rank_for_a_time(tmp_path):
     status, output = compare(tmp_path, "--seconds", "0.5", "--methods", "dslide-shared_lsh")
     assert status == 0, output
@@ -197,6 +207,7 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(tmp_path):
     assert "51 samples" in output
 
 
+@pytest.mark.comparison
 def test_a_time_limit_ends_a_method(tmp_path):
     options = ("--seconds", "1000", "--limit", "1", "--methods", "tf-dense")
     status, output = compare(tmp_path, *options)
@@ -204,6 +215,7 @@ def test_a_time_limit_ends_a_method(tmp_path):
     assert {record.status for record in runs(tmp_path).values()} == {"timed out"}
 
 
+@pytest.mark.comparison
 def test_ctrl_c_keeps_what_was_measured(tmp_path):
     job = start(tmp_path, "--epochs", "100000", "--methods", "tf-dense,tf-sampled")
     path = tmp_path / "small.tf-dense.local.1.jsonl"

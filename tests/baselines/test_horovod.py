@@ -8,6 +8,8 @@ from baselines.methods import METHODS
 from tests.parallel.mpi import run_ranks
 
 
+@pytest.mark.mpi
+@pytest.mark.comparison
 def test_two_ranks_are_one_process():
     if METHODS["horovod-dense"].missing():
         pytest.skip("needs Horovod: make baselines")

@@ -37,6 +37,7 @@ def require_same_models(first, second):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(files, tmp_path):
     run = tmp_path / "run"
     options = ["--checkpoint", run, "--epochs", 100_000, "--log", tmp_path / "killed.jsonl"]
@@ -88,6 +89,7 @@ def test_resuming_a_training_that_is_over_gives_its_model(files, tmp_path, run):
     assert message == f"Error: {run / 'epoch-0002'} has 2 epochs, more than --epochs 1"
 
 
+@pytest.mark.slow
 def test_resuming_without_a_checkpoint_begins(files, tmp_path):
     options = ("--checkpoint", tmp_path / "new" / "run", "--resume", "--epochs", 1)
     out = train(files.train, tmp_path, "model", *options).succeeded().out
@@ -95,6 +97,7 @@ def test_resuming_without_a_checkpoint_begins(files, tmp_path):
     assert [path.name for path in (tmp_path / "new" / "run").iterdir()] == ["epoch-0001"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_epoch_is_trained_again(files, tmp_path, run, monkeypatch):
     seen = []
 
@@ -145,6 +148,7 @@ def test_other_data_are_refused(files, tmp_path, run):
     assert "checksum of the data was" in message
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(files, tmp_path, run):
     os.truncate(run / "epoch-0002" / "rank-00000-of-00001.safetensors", 50)
     options = ("--checkpoint", run, "--resume", "--epochs", 2)
@@ -154,6 +158,7 @@ def test_a_damaged_checkpoint_is_passed_over(files, tmp_path, run):
     require_same_models(tmp_path / "first.keras", tmp_path / "again.keras")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line(files, tmp_path, run):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))

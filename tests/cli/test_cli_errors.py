@@ -211,7 +211,13 @@ def test_failed_save_keeps_the_earlier_model(files, tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["model.keras"]
 
 
-@pytest.mark.parametrize("options", [("uniform",), ("lsh",), ("lsh", "--hash", "dwta")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("uniform",),
+        *(pytest.param(o, marks=pytest.mark.slow) for o in (("lsh",), ("lsh", "--hash", "dwta"))),
+    ],
+)
 def test_divergence_saves_nothing(files, tmp_path, options):
     path = tmp_path / "model.keras"
     path.write_text("earlier")

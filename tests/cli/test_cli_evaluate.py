@@ -32,6 +32,7 @@ def test_figures_equal_those_of_the_dense_scores(files, trained, dense_scores, r
     assert report["propensities"] == f"label counts stored in {trained.path}"
 
 
+@pytest.mark.slow
 def test_propensities_from_training_data(files, trained, dense_scores, report):
     stored = report["psp_at_5"]
     report = evaluated(trained.path, files.test, "--train", files.test)
@@ -50,6 +51,7 @@ def test_table_shows_the_same_figures(files, trained, report):
     assert f"PSP: propensities from the label counts stored in {trained.path}" in out
 
 
+@pytest.mark.slow
 def test_model_without_label_counts(files, tmp_path):
     """A model of the user's own, not of `dslide train`."""
     path = tmp_path / "own.keras"
@@ -61,6 +63,7 @@ def test_model_without_label_counts(files, tmp_path):
     assert "psp_at_1" in evaluated(path, files.test, "--train", files.train)
 
 
+@pytest.mark.slow
 def test_two_files(files, trained, report, tmp_path):
     data = files.test_data
     for name, matrix in (("x.txt", data.features), ("y.txt", data.labels)):
@@ -73,6 +76,7 @@ def test_two_files(files, trained, report, tmp_path):
     assert pair["loss"] == pytest.approx(report["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_file_without_header(files, trained, report, tmp_path):
     whole, bare = tmp_path / "whole.txt", tmp_path / "bare.txt"
     write_xmc(whole, files.test_data)

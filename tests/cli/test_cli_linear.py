@@ -73,6 +73,7 @@ def test_hashed_prediction_is_refused(files, linear):
     assert "has a DSlideLinear" in message
 
 
+@pytest.mark.slow
 def test_resumes_exactly(files, tmp_path):
     options = ("--hidden", 0, "--batch-size", 32, "--validation-split", 0, "--epochs", 3)
     options += ("--schedule", "constant")

@@ -105,6 +105,7 @@ def test_names_from_option_from_beside_the_model_and_numbers(files, trained, tmp
     assert dslide("predict", copy, files.test, "-k", 2, "--numbers").succeeded().out == numbers
 
 
+@pytest.mark.slow
 def test_hashed_needs_hash_tables(files, tmp_path):
     path = tmp_path / "uniform.keras"
     hidden = ("--hidden", 4, "--epochs", 1, "--out", path, "--validation-split", 0)
@@ -127,6 +128,7 @@ def test_interrupted_writing_leaves_the_earlier_file(files, trained, tmp_path, m
     assert [path.name for path in tmp_path.iterdir()] == ["best.txt"]
 
 
+@pytest.mark.slow
 def test_fresh_process(files, trained):
     here = dslide("predict", trained.path, files.test, "-k", 3).succeeded().out
     command = [sys.executable, "-m", "tf_dslide.cli", "predict", trained.path, files.test]

@@ -67,6 +67,7 @@ def test_saved_model_resumes_in_keras(files, trained):
     assert model.output_shape == (None, NUM_LABELS)
 
 
+@pytest.mark.slow
 def test_one_seed_one_result(files, tmp_path):
     options = ("--epochs", 1, "--validation-split", 0, "--dropout", 0.2)
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
@@ -77,6 +78,7 @@ def test_one_seed_one_result(files, tmp_path):
     assert not np.array_equal(a[0], c[0])
 
 
+@pytest.mark.slow
 def test_cache_takes_the_place_of_the_files(files, tmp_path):
     train_text, test_text = tmp_path / "train.txt", tmp_path / "test.txt.gz"
     cache = tmp_path / "new" / "cache"
@@ -122,6 +124,7 @@ def test_other_samplers(files, tmp_path, options, kind):
         assert sampler.active == 70
 
 
+@pytest.mark.slow
 def test_options_reach_the_model(files, tmp_path):
     path = tmp_path / "model.keras"
     options = ("--hidden", 8, "--dropout", 0.25, "--hash", "dwta", "--bits", 5, "--tables", 6)
@@ -175,6 +178,7 @@ def test_synthetic_preset_and_validation_split(tmp_path):
     assert sampler.hash.bits == 4
 
 
+@pytest.mark.slow
 def test_log_is_appended_to(files, tmp_path):
     log = tmp_path / "run.jsonl"
     log.write_text('{"event": "earlier"}\n')
@@ -226,6 +230,7 @@ def test_interrupt_before_the_first_step_keeps_the_earlier_model(files, tmp_path
     assert path.read_text() == "earlier"
 
 
+@pytest.mark.slow
 def test_sigint_to_a_real_process(files, tmp_path):
     path = tmp_path / "model.keras"
     options = ("--test", files.test, "--epochs", 100_000, *SMALL, "--out", path)

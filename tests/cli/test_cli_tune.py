@@ -95,6 +95,7 @@ def tune(data, *options):
     return dslide("tune", data, "--hidden", 16, "--batch-size", 32, *options)
 
 
+@pytest.mark.slow
 def test_command_that_is_printed_trains(files, tmp_path):
     result = tune(files.train, "--seconds", 3, "--learning-rate", 0.02, "--json").succeeded()
     report = json.loads(result.out)
@@ -137,6 +138,7 @@ def write(path):
     return path
 
 
+@pytest.mark.slow
 def test_trial_counts_the_rows_whose_best_label_is_true(files):
     """A network that learns to say label 7 of everything hits the rows that have it."""
     rows = len(files.train_data)

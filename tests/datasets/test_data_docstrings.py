@@ -13,7 +13,14 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("name", MODULES)
+# That of all places of the world takes seconds.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name.endswith("places") else name
+        for name in MODULES
+    ],
+)
 def test_examples(name):
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0

@@ -204,6 +204,7 @@ MATRICES = st.tuples(st.integers(0, 7), st.integers(1, 6)).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(MATRICES, st.integers(1, 9))
 @settings(max_examples=20, deadline=None)
 def test_any_matrix_passes_through(matrix, batch_size):

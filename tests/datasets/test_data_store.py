@@ -546,6 +546,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_folder(text, tmp_path):
     nonzero = read_xmc(text).features.nnz
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "cache"), str(text), str(nonzero)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).parents[2] / "examples" / "skip_gram.py"
 CLASSES, MEMBERS, WORDS = 5, 8, 20_000
 

@@ -100,7 +100,9 @@ def test_a_sparse_feature_that_is_not_finite(run, value):
     unchanged(model, weights)
 
 
-@pytest.mark.parametrize("feature", [20, 10**6, -1])
+@pytest.mark.parametrize(
+    "feature", [20, *(pytest.param(feature, marks=pytest.mark.slow) for feature in (10**6, -1))]
+)
 def test_a_feature_index_out_of_range(feature):
     model = sparse_model(sampler=LshSampler(active=10))
     x = tf.SparseTensor([[0, 3], [2, feature]], [1.0, 1.0], (4, 20))
@@ -158,7 +160,10 @@ def test_a_kernel_with_nan_names_the_neuron_at_rebuild(where):
     assert np.isfinite(model.train_on_batch(x, y))
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(
+    "sampler",
+    [s if s == "lsh" else pytest.param(s, marks=pytest.mark.slow) for s in SAMPLERS],
+)
 def test_an_empty_batch(sampler):
     model = compiled(sampler, measured=True)
     x, y = np.zeros((0, DIM), "float32"), np.zeros(0, "int64")
@@ -186,6 +191,7 @@ def test_an_empty_sparse_batch():
     unchanged(model, weights)
 
 
+@pytest.mark.slow
 def test_rows_without_features():
     model = sparse_model(sampler=LshSampler(active=10))
     dense = np.zeros((ROWS, 20), "float32")

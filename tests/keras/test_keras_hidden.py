@@ -238,7 +238,13 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "build"), [*((name, two_hidden) for name in OPTIMIZERS), ("sgd", three_layers)]
+    ("name", "build"),
+    [
+        ("sgd", two_hidden),
+        ("adagrad", two_hidden),
+        pytest.param("adam", two_hidden, marks=pytest.mark.slow),
+        pytest.param("sgd", three_layers, marks=pytest.mark.slow),
+    ],
 )
 def test_twenty_steps_with_all_neurons_are_those_of_dense_layers(name, build):
     rng = np.random.default_rng(7)
@@ -300,8 +306,14 @@ def learnable(rows=400, features=30, classes=12, seed=9):
     "layers",
     [
         lambda: [SparseDense(24, "relu"), DSlideHidden(600)],
-        lambda: [SparseDense(24, "relu"), DSlideHidden(600), SparseDense(16, "relu")],
-        lambda: [DSlideHidden(600), DSlideHidden(200), keras.layers.Dense(16, "relu")],
+        pytest.param(
+            lambda: [SparseDense(24, "relu"), DSlideHidden(600), SparseDense(16, "relu")],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda: [DSlideHidden(600), DSlideHidden(200), keras.layers.Dense(16, "relu")],
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["wide", "wide_narrow", "wide_wide_dense"],
 )
@@ -354,6 +366,7 @@ np.savez(sys.argv[1], *results)
 """
 
 
+@pytest.mark.levels
 def test_the_number_of_threads_changes_no_bit(tmp_path):
     here: dict[str, object] = {}
     exec(TRAIN, here)

@@ -147,7 +147,7 @@ EVALUATED = (
 TRAINED = ("padded_int32", "ragged_int64", "csr_bool", "column_uint8")
 
 
-@pytest.mark.parametrize("kind", ["multi", "single"])
+@pytest.mark.parametrize("kind", [pytest.param("multi", marks=pytest.mark.slow), "single"])
 def test_every_form_gives_the_same_through_evaluate_and_fit(kind, x):
     forms = MULTI_FORMS if kind == "multi" else SINGLE_FORMS
     forms = {name: y for name, y in forms.items() if name in EVALUATED}
@@ -176,7 +176,9 @@ def y_of(forms: dict[str, object]) -> object:
     return y
 
 
-@pytest.mark.parametrize("name", ["ragged_int64", "csr_float"])
+@pytest.mark.parametrize(
+    "name", ["ragged_int64", pytest.param("csr_float", marks=pytest.mark.slow)]
+)
 def test_shuffled_and_validated(name, model, x):
     y = MULTI_FORMS[name]
     losses, precision = expected(model.layers[0], x, MULTI)
@@ -218,7 +220,9 @@ def test_python_lists(model, x):
     close(SlideCrossentropy(reduction=None)(SINGLE.tolist(), model(x)), losses)
 
 
-@pytest.mark.parametrize("form", ["csr", "unordered", "coo", "float64", "int"])
+@pytest.mark.parametrize(
+    "form", ["csr", pytest.param("unordered", marks=pytest.mark.slow), "coo", "float64", "int"]
+)
 def test_scipy_features_through_fit_and_predict(form):
     rng = np.random.default_rng(3)
     dense = rng.normal(size=(ROWS, 40)) * (rng.random((ROWS, 40)) < 0.2)
@@ -272,7 +276,7 @@ SEQUENCE_FORMS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["multi", "single"])
+@pytest.mark.parametrize("kind", [pytest.param("multi", marks=pytest.mark.slow), "single"])
 def test_outputs_of_rank_three(kind):
     single = {"ids", "ids_uint8", "column"}
     forms = {k: y for k, y in SEQUENCE_FORMS.items() if (k in single) == (kind == "single")}

@@ -5,6 +5,8 @@ import json
 import pytest
 from keras_cases import run_python
 
+pytestmark = pytest.mark.slow
+
 UNITS, BATCH = 300_000, 512
 DENSE_LOGITS_MB = UNITS * BATCH * 4 // 2**20
 

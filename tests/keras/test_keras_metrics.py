@@ -208,7 +208,9 @@ def test_names_and_dtypes(case):
     assert 0 < float(half.result()) <= 1
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize(
+    "graph", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["eager", "graph"]
+)
 def test_on_dslide_dense_in_inference_they_judge_all_units(graph, case):
     _, labels, weights = case
     x = np.random.default_rng(1).normal(size=(ROWS, DIM)).astype("float32")
@@ -245,6 +247,7 @@ def test_under_fit_they_judge_the_active_set(case):
     close([exact[m] for m in ("precision_at_3", "ndcg_at_3", "psp_at_3")], references_of)
 
 
+@pytest.mark.slow
 def test_the_offsets_of_a_sampler_do_not_change_the_ranking(case):
     """Training metrics rank true logits, not those corrected for sampling."""
     _, labels, _ = case
@@ -262,6 +265,7 @@ def test_the_offsets_of_a_sampler_do_not_change_the_ranking(case):
         close(trained, model.test_on_batch(x, padded(labels)))
 
 
+@pytest.mark.slow
 def test_metrics_of_one_model_share_one_search_and_agree(case):
     _, labels, _ = case
     x = np.random.default_rng(1).normal(size=(ROWS, DIM)).astype("float32")
@@ -285,6 +289,7 @@ def test_history_is_reset_between_epochs(case):
         close(history[name], [history[name][0]] * 3)
 
 
+@pytest.mark.slow
 def test_stock_layers_take_the_metrics(case):
     _, labels, _ = case
     x = np.random.default_rng(1).normal(size=(ROWS, DIM)).astype("float32")

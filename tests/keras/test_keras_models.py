@@ -31,6 +31,7 @@ from tf_dslide import (
     UniformSampler,
 )
 
+SLOW = pytest.mark.slow
 UNITS, DIM, BATCH = 53, 7, 12
 
 
@@ -71,7 +72,11 @@ def build_model(kind: str, **kwargs: object) -> keras.Model:
 
 @pytest.mark.parametrize(
     ("kind", "sparse"),
-    [("sequential", True), ("functional", False), ("subclassed", True)],
+    [
+        ("sequential", True),
+        pytest.param("functional", False, marks=SLOW),
+        pytest.param("subclassed", True, marks=SLOW),
+    ],
 )
 def test_every_kind_of_model_runs_and_agrees_with_dense(kind, sparse, data):
     x, y = data
@@ -103,9 +108,9 @@ def test_every_kind_of_model_runs_and_agrees_with_dense(kind, sparse, data):
 @pytest.mark.parametrize(
     ("kind", "sampler"),
     [
-        ("functional", LshSampler(active=20)),
+        pytest.param("functional", LshSampler(active=20), marks=SLOW),
         ("subclassed", LshSampler(active=20)),
-        ("deferred", UniformSampler(20)),
+        pytest.param("deferred", UniformSampler(20), marks=SLOW),
     ],
     ids=["functional", "subclassed", "deferred"],
 )
@@ -158,6 +163,7 @@ def test_persistent_tape_gives_gradients_twice(data):
     close(twice, 2 * once)
 
 
+@pytest.mark.slow
 def test_eager_steps_and_several_steps_per_execution_give_the_same(data):
     x, y = data
     sampler = LshSampler(active=20)
@@ -181,6 +187,7 @@ def test_eager_steps_and_several_steps_per_execution_give_the_same(data):
                 close(found[0][name], values)
 
 
+@pytest.mark.slow
 def test_eager_training_metrics_judge_the_weights_before_the_step(data):
     """A training metric judges the outputs that the loss saw, as with Dense."""
     x, y = data
@@ -229,6 +236,7 @@ def test_no_eager_warning_inside_fit():
         model.evaluate(np.ones((64, 2), "float32"), np.arange(64), batch_size=64, verbose=0)
 
 
+@pytest.mark.slow
 def test_several_inputs_and_outputs(data, rng):
     x, y = data
     other = rng.normal(size=(len(x), 3)).astype("float32")
@@ -277,6 +285,7 @@ def test_several_inputs_and_outputs(data, rng):
     close(predicted["grade"], twin.predict(fed, verbose=0)["grade"])
 
 
+@pytest.mark.slow
 def test_two_wide_outputs_as_a_list(data):
     x, y = data
     inputs = keras.Input((DIM,))
@@ -296,7 +305,11 @@ def test_two_wide_outputs_as_a_list(data):
     close(found["second_precision_at_1"], (logits[1].argmax(1) == y + 30).mean())
 
 
-@pytest.mark.parametrize("sampler", [AllNeurons(), UniformSampler(UNITS)], ids=["all", "sampled"])
+@pytest.mark.parametrize(
+    "sampler",
+    [AllNeurons(), pytest.param(UniformSampler(UNITS), marks=SLOW)],
+    ids=["all", "sampled"],
+)
 def test_one_layer_on_two_inputs(sampler, data):
     """Gradients of both uses add up, for our optimizer and for a stock one."""
     x, y = data
@@ -491,7 +504,7 @@ def test_inputs_of_rank_three(rng):
     )
 
 
-@pytest.mark.parametrize("how", ["masking", "embedding"])
+@pytest.mark.parametrize("how", ["masking", pytest.param("embedding", marks=SLOW)])
 def test_masks_count_as_on_dense(how, rng):
     lengths = [4, 1, 3, 0, 2, 4]
     y = rng.integers(0, UNITS, (6, 4))
@@ -526,6 +539,7 @@ def test_masks_count_as_on_dense(how, rng):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "sparse", "sampler"),
     [
@@ -605,7 +619,7 @@ def test_regularizers_and_constraints_as_on_dense(data):
 
 @pytest.mark.parametrize(
     ("sampler", "optimizer"),
-    [(LshSampler(active=20), "ours"), (UniformSampler(20), "adam")],
+    [(LshSampler(active=20), "ours"), pytest.param(UniformSampler(20), "adam", marks=SLOW)],
     ids=["ours", "adam"],
 )
 def test_regularizers_and_constraints_with_hashing(sampler, optimizer, data):
@@ -631,6 +645,7 @@ def test_regularizers_and_constraints_with_hashing(sampler, optimizer, data):
     assert (kernel != start).any(axis=1).all()
 
 
+@pytest.mark.slow
 def test_sample_and_class_weights_as_on_dense(data, rng):
     x, y = data
     model = wide_model(UNITS, DIM)
@@ -663,7 +678,7 @@ def test_sample_and_class_weights_as_on_dense(data, rng):
     close(model.fit(x, y, **kwargs).history["loss"], twin.fit(x, y, **kwargs).history["loss"])
 
 
-@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(6,), pytest.param((6, 1), marks=SLOW), (6, 4)], ids=str)
 def test_sample_weights_of_sequences_as_on_dense(shape, rng):
     x = rng.normal(size=(6, 4, DIM)).astype("float32")
     model = keras.Sequential([keras.Input((4, DIM)), DSlideDense(UNITS, sampler=AllNeurons())])
@@ -731,6 +746,7 @@ def test_sparse_tensors_into_the_wide_layer_as_into_dense(data):
     close(layer(sparse), twin(sparse))
 
 
+@pytest.mark.slow
 def test_callbacks(tmp_path, data):
     x, y = data
     model = wide_model(UNITS, DIM, sampler=LshSampler(active=20))
@@ -781,7 +797,7 @@ def test_label_prior_starts_from_the_frequencies():
         DSlideDense(3, bias_initializer=LabelPrior(counts)).build((None, 2))
 
 
-@pytest.mark.parametrize("kind", ["nested", "wrapped"])
+@pytest.mark.parametrize("kind", ["nested", pytest.param("wrapped", marks=SLOW)])
 def test_models_in_models_stay_lazy(kind, data):
     """What returns its input as it is keeps the lazy logits; TimeDistributed works, densely."""
     x, y = data
@@ -803,6 +819,7 @@ def test_models_in_models_stay_lazy(kind, data):
     close(model.evaluate(x, y, verbose=0)[0], wanted)
 
 
+@pytest.mark.slow
 def test_a_dataset_of_unknown_batch_size(data):
     x, y = data
     model = build_model("sequential", sampler=LshSampler(active=20))

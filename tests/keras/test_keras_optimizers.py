@@ -19,6 +19,7 @@ from tf_dslide import (
     UniformSampler,
 )
 
+SLOW = pytest.mark.slow
 UNITS, DIM, BATCH = 40, 6, 8
 
 STOCK = {
@@ -161,9 +162,9 @@ def test_clipping_inside_fit(data):
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {"use_ema": True, "ema_momentum": 0.8},
+        pytest.param({"use_ema": True, "ema_momentum": 0.8}, marks=SLOW),
         {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2},
-        {"gradient_accumulation_steps": 3},
+        pytest.param({"gradient_accumulation_steps": 3}, marks=SLOW),
         {"gradient_accumulation_steps": 2, "clipnorm": 0.05},
         {"loss_scale_factor": 128.0},
         {"weight_decay": 0.2},
@@ -244,6 +245,7 @@ def test_loss_scale_factor_of_row_sparse_gradients(optimizer, data):
         close(found, wanted)
 
 
+@pytest.mark.slow
 def test_optimizers_that_need_a_dense_gradient_warn_once():
     """Their moments make a step as dear as a dense layer's: 4.5 million weights here."""
     x, y = np.ones((4, 64), "float32"), np.arange(4)
@@ -277,9 +279,11 @@ def test_loss_scaling_skips_a_step_that_overflows(data):
 @pytest.mark.parametrize(
     "rate",
     [
-        keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5),
+        pytest.param(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), marks=SLOW),
         keras.optimizers.schedules.CosineDecay(0.1, 10, warmup_steps=2, warmup_target=0.2),
-        keras.optimizers.schedules.PiecewiseConstantDecay([1, 2], [0.1, 0.01, 0.2]),
+        pytest.param(
+            keras.optimizers.schedules.PiecewiseConstantDecay([1, 2], [0.1, 0.01, 0.2]), marks=SLOW
+        ),
     ],
     ids=lambda rate: type(rate).__name__,
 )
@@ -333,6 +337,7 @@ class AdamOfDenseGradients(keras.optimizers.Adam):
         super().apply(as_dense(grads), trainable_variables)
 
 
+@pytest.mark.slow
 def test_other_layers_train_under_sparse_adam_as_under_adam():
     keras.utils.set_random_seed(0)
     rng = np.random.default_rng(0)
@@ -407,6 +412,7 @@ def test_variables_and_state():
         optimizer.apply([tf.constant(1.0)], [keras.Variable(1.0)])
 
 
+@pytest.mark.slow
 def test_precision_rises_with_every_optimizer_under_fit():
     keras.utils.set_random_seed(2)
     rng = np.random.default_rng(2)

@@ -152,36 +152,45 @@ def schedule_of(layer):
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory):
-    """Models trained and saved here, loaded and trained on in one fresh process."""
+def saved(tmp_path_factory):
+    """Models trained and saved here, in a folder."""
     folder = tmp_path_factory.mktemp("models")
     x, y = data()
     scipy.sparse.save_npz(folder / "x.npz", x)
     np.save(folder / "y.npy", y)
-    models, before = {}, {}
+    models = {}
     for name, sampler in ((name, SAMPLERS[name]) for name in LOADED):
         model = build_model(sampler)
         model.fit(x, y, epochs=2, batch_size=16, shuffle=False, verbose=0)
         model.save(folder / f"{name}.keras")
-        before[name] = results(model, x, y)
         models[name] = model
+    return models, folder
+
+
+@pytest.fixture(scope="module")
+def loaded(saved):
+    """What these models give here, and what loaded and trained on in one fresh process."""
+    models, folder = saved
+    before = {name: results(model, *data()) for name, model in models.items()}
     run_python(FRESH, folder)
     after = {name: dict(np.load(folder / f"{name}.npz")) for name in LOADED}
-    return models, before, after, folder
+    return models, before, after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOADED)
 def test_a_fresh_process_predicts_the_same(name, loaded):
-    _, before, after, _ = loaded
+    _, before, after = loaded
     for key, wanted in before[name].items():
         found = after[name][key]
         assert (found == np.asarray(wanted, found.dtype)).all(), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOADED)
 def test_a_fresh_process_trains_on_as_this_one_would(name, loaded):
     """Tables are rebuilt on load: the same is to be had here by refreshing them now."""
-    models, _, after, _ = loaded
+    models, _, after = loaded
     model, (x, y) = models[name], data()
     layer = model.layers[-1]
     layer.set_weights(layer.get_weights())
@@ -196,8 +205,9 @@ def test_a_fresh_process_trains_on_as_this_one_would(name, loaded):
         assert (found[f"optimizer_{i}"] == wanted.numpy()).all()
 
 
+@pytest.mark.slow
 def test_the_schedule_is_restored_and_not_begun_again(loaded):
-    _, before, after, _ = loaded
+    _, before, after = loaded
     step, due, rebuilds, generation, _ = before["lsh"]["schedule"]
     assert (after["lsh"]["schedule"] == before["lsh"]["schedule"]).all()
     assert step == 6
@@ -206,8 +216,8 @@ def test_the_schedule_is_restored_and_not_begun_again(loaded):
     assert generation == rebuilds - 1
 
 
-def test_save_weights_and_load_weights(tmp_path, loaded):
-    models, _, _, _ = loaded
+def test_save_weights_and_load_weights(tmp_path, saved):
+    models, _ = saved
     x, _ = data()
     for name in LOADED:
         models[name].save_weights(tmp_path / "a.weights.h5")
@@ -217,9 +227,10 @@ def test_save_weights_and_load_weights(tmp_path, loaded):
         assert (schedule_of(other.layers[-1]) == schedule_of(models[name].layers[-1])).all()
 
 
-def test_weights_move_between_samplers(tmp_path, loaded):
+@pytest.mark.slow
+def test_weights_move_between_samplers(tmp_path, saved):
     """A model trained by hashing goes on with all neurons, or with other tables."""
-    models, _, _, _ = loaded
+    models, _ = saved
     x, y = data()
     models["lsh"].save_weights(tmp_path / "a.weights.h5")
     for sampler in (LshSampler(hash=DWTA()),):
@@ -234,6 +245,7 @@ def test_weights_move_between_samplers(tmp_path, loaded):
     other.fit(x, y, verbose=0)
 
 
+@pytest.mark.slow
 def test_a_mixed_precision_model(tmp_path):
     x, y = data()
     model = build_model(LshSampler(active=50), dtype="mixed_bfloat16")
@@ -274,8 +286,8 @@ def edited(path: Path, target: Path, edit: Callable[[str], str]) -> Path:
 
 
 @pytest.mark.parametrize("other", ["99", "0", "null", '"new"'])
-def test_a_file_of_another_format_is_refused_naming_both(other, tmp_path, loaded):
-    folder = loaded[3]
+def test_a_file_of_another_format_is_refused_naming_both(other, tmp_path, saved):
+    folder = saved[1]
 
     def edit(text: str) -> str:
         assert '"format": 2' in text
@@ -290,8 +302,8 @@ def test_a_file_of_another_format_is_refused_naming_both(other, tmp_path, loaded
     assert "DSlideDense" in str(caught.value) or "SparseDense" in str(caught.value)
 
 
-def test_a_file_without_a_format_is_refused(tmp_path, loaded):
-    folder = loaded[3]
+def test_a_file_without_a_format_is_refused(tmp_path, saved):
+    folder = saved[1]
     path = edited(
         folder / "lsh.keras", tmp_path / "o.keras", lambda text: text.replace(', "format": 2', "")
     )
@@ -315,8 +327,8 @@ def damaged(path: Path, target: Path, damage: Callable[[h5py.Group], None]) -> P
 
 
 @pytest.mark.parametrize("lost", ["sampler_schedule", "0", "1"])
-def test_weights_that_lack_something_are_refused(lost, tmp_path, loaded):
-    folder = loaded[3]
+def test_weights_that_lack_something_are_refused(lost, tmp_path, saved):
+    folder = saved[1]
 
     def damage(group: h5py.Group) -> None:
         del group[lost]
@@ -327,8 +339,8 @@ def test_weights_that_lack_something_are_refused(lost, tmp_path, loaded):
     assert "labels" in str(caught.value), "the error must name the layer"
 
 
-def test_weights_of_another_shape_are_refused(tmp_path, loaded):
-    folder = loaded[3]
+def test_weights_of_another_shape_are_refused(tmp_path, saved):
+    folder = saved[1]
 
     def damage(group: h5py.Group) -> None:
         del group["0"]
@@ -351,8 +363,8 @@ def test_weights_of_a_dense_layer_are_refused_with_a_hint(tmp_path):
         ours.load_weights(tmp_path / "b.weights.h5")
 
 
-def test_loading_fails_before_anything_changed(tmp_path, loaded):
-    folder = loaded[3]
+def test_loading_fails_before_anything_changed(tmp_path, saved):
+    folder = saved[1]
     x, _ = data()
     model = build_model(SAMPLERS["lsh"])
     wanted = model.layers[-1].get_weights()
@@ -495,6 +507,7 @@ def test_metric_state_is_saved_with_a_model_checkpoint(tmp_path):
     close(other.result(), metric.result())
 
 
+@pytest.mark.slow
 def test_export_serves_dense_logits(tmp_path):
     model = wide_model(50, 6, sampler=SAMPLERS["lsh"])
     model.compile(SparseAdam(), SlideCrossentropy())

@@ -22,6 +22,7 @@ from tf_dslide import (
 )
 from tf_dslide.selectors import Part, no_labels
 
+SLOW = pytest.mark.slow
 UNITS, DIM, ROWS = 120, 6, 8
 
 
@@ -60,10 +61,10 @@ def schedule(every: int, decay: float, steps: int) -> list[int]:
 @pytest.mark.parametrize(
     ("every", "decay", "steps", "how"),
     [
-        (3, 0.0, 11, "fit"),
+        pytest.param(3, 0.0, 11, "fit", marks=SLOW),
         (2, 0.5, 25, "fit"),
         (1, 0.0, 4, "fit"),
-        (100, 0.1, 5, "fit"),
+        pytest.param(100, 0.1, 5, "fit", marks=SLOW),
         (2, 0.5, 25, "several"),
         (2, 0.5, 25, "eager"),
     ],
@@ -152,6 +153,7 @@ def test_rebuilds_without_a_schedule_keep_the_functions():
     assert state(model)[3:] == (0, 0)
 
 
+@pytest.mark.slow
 def test_no_rehash_is_the_default():
     for rehash_every in (None, 0):
         model = compiled(rebuild_every=1, rehash_every=rehash_every)
@@ -161,7 +163,7 @@ def test_no_rehash_is_the_default():
         assert functions(model) == functions(compiled(rehash_every=5))
 
 
-@pytest.mark.parametrize("steps", [6, 7, 9])
+@pytest.mark.parametrize("steps", [pytest.param(6, marks=SLOW), 7, pytest.param(9, marks=SLOW)])
 def test_saved_functions_go_on_as_if_not_saved(steps, tmp_path):
     """What is loaded draws when the training that went on draws, and what it draws."""
     arguments = {"rebuild_every": 2, "rebuild_decay": 0.0, "rehash_every": 2}
@@ -280,14 +282,14 @@ REPLACED = [
     "layer.set_weights",
     "model.set_weights",
     "load_weights",
-    "legacy h5",
+    pytest.param("legacy h5", marks=SLOW),
     "kernel.assign",
-    "nested",
-    "early stopping",
+    pytest.param("nested", marks=SLOW),
+    pytest.param("early stopping", marks=SLOW),
 ]
 
 
-@pytest.mark.parametrize("constraint", [None, "max_norm"])
+@pytest.mark.parametrize("constraint", [None, pytest.param("max_norm", marks=SLOW)])
 @pytest.mark.parametrize("how", REPLACED)
 def test_new_weights_get_new_tables_before_the_next_use(how, constraint, tmp_path):
     model = compiled(rebuild_every=1000)
@@ -329,7 +331,9 @@ def test_set_weights_keeps_the_schedule():
 
 
 @pytest.mark.parametrize(
-    "family", [SimHash(), DWTA(), WTA(), MinHash()], ids=lambda family: type(family).__name__
+    "family",
+    [SimHash(), *(pytest.param(family, marks=SLOW) for family in (DWTA(), WTA(), MinHash()))],
+    ids=lambda family: type(family).__name__,
 )
 def test_one_seed_one_training_and_seeds_differ(family):
     runs = []
@@ -407,6 +411,7 @@ print(json.dumps(digests))
 """
 
 
+@pytest.mark.levels
 def test_one_and_two_threads_give_the_same_bits():
     one, two = (json.loads(run_python(TRAIN, threads)) for threads in (1, 2))
     assert one == two

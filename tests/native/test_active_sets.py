@@ -647,6 +647,7 @@ def test_log_shares(rng, rows, units, shared):
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixed", [[], [1, 3, 90], range(0, 200, 4)])
 def test_log_shares_make_the_sum_of_exponentials_unbiased(rng, fixed):
     # Of the shared neurons a part is a uniform sample of all that is not fixed; each of them stands

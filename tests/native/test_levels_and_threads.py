@@ -10,6 +10,8 @@ from tests.native import run_ops
 from tests.native.common import assert_within, sim_hash_bits, sim_hash_disagreements
 from tests.reference import UNIT_ROUNDOFF, ActiveSet, Csr, sum_bound
 
+pytestmark = pytest.mark.levels
+
 # In the order in which the library prefers them, with what /proc/cpuinfo must list for each.
 LEVELS = {
     "avx512": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx2", "fma"},
