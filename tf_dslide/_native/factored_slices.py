@@ -1,11 +1,11 @@
 """Row-sparse gradients that remember what they are computed from."""
 
 import math
-import warnings
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tf_dslide._costs import warn_of_dense_cost
 from tf_dslide._native.types import CscView
 
 
@@ -75,11 +75,10 @@ def _notice_dense_gradient(
     weights = 0 if shape is None else math.prod(shape.tolist())
     if weights >= _MANY_WEIGHTS and not _warned_of_dense_gradient:
         _warned_of_dense_gradient = True
-        warnings.warn(
+        warn_of_dense_cost(
             f"the optimizer (or a regularizer) makes a row-sparse gradient dense: each step costs "
-            f"as much as all {weights:,} weights. tf_dslide.SparseAdam updates only the rows that "
-            "a batch used.",
-            stacklevel=2,
+            f"as much as all {weights:,} weights. Write optimizer='sparse_adam', which updates "
+            "only the rows that a batch used."
         )
     return NotImplemented
 
