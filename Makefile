@@ -8,7 +8,12 @@ NATIVE := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name '*.inc')
 SOURCES := $(shell git ls-files '*.py')
 CPP_SOURCES := $(shell git ls-files 'custom_ops/*.cc' 'custom_ops/*.h' 'tests/*.cc' 'benchmarks/*.cc')
 
-.PHONY: setup demo baselines test check format bench clean
+# What `make test` runs: all but the marked tests (pyproject.toml says what each mark means), and of
+# those the few that are `smoke` too. `make test-rest` runs what it leaves out.
+FAST := smoke or not (mpi or sanitizers or comparison or levels or slow)
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
+
+.PHONY: setup demo baselines test test-rest test-full check format bench clean
 
 setup: $(STAMP)
 
@@ -31,11 +36,17 @@ demo: setup
 baselines: setup
 	$(BIN)/python baselines/build_horovod.py
 
-# Horovod's tests are skipped until `make baselines` has built it once. Two files of tests run side
-# by side: most keep one core busy. `pytest -n 0` runs them one after the other.
+# Two tests run side by side: most keep one core busy. `pytest -n 0` runs them one after the other.
 test: setup
+	$(PYTEST) -m "$(FAST)" tests
+
+# Horovod's tests are skipped until `make baselines` has built it once.
+test-rest: setup
 	$(BIN)/python baselines/build_horovod.py --if-built
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests
+	$(PYTEST) -m "not ($(FAST))" tests
+
+test-full: test
+	$(MAKE) test-rest
 
 check: setup
 	$(BIN)/ruff check .

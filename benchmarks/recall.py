@@ -118,7 +118,7 @@ def trained(name: str, bits: int, train, args: argparse.Namespace) -> tuple[kera
 
 def recalls(selector: TableSelector, layer: DSlideDense, hidden: tf.Tensor) -> dict[str, float]:
     """Share of the best neurons that are found, with the two budgets."""
-    wanted = layer.top_k(hidden, k=min(TOP, layer.units))[0].numpy()
+    wanted = layer.top_k(hidden, k=min(TOP, layer.units))[1].numpy()
     counts, bucket_size = selector._settings.counts, selector._settings.bucket_size
     nothing, head = no_labels(hidden), selector._head.numpy()
     step = tf.constant(0, tf.int64)

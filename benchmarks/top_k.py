@@ -87,7 +87,7 @@ def single_queries(layer: DSlideDense, hidden: tf.Tensor, args: argparse.Namespa
             for number in range(first, min(first + TURN, args.queries)):
                 query = hidden[number : number + 1]
                 start = time.perf_counter()
-                labels, _ = layer.top_k(query, args.k, exact=exact)
+                _, labels = layer.top_k(query, args.k, exact=exact)
                 taken[exact].append(time.perf_counter() - start)
                 found[exact].append(labels.numpy()[0])
     hits = [len(np.intersect1d(a, b)) for a, b in zip(found[True], found[False], strict=True)]

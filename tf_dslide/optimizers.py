@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_dslide import sharding
 from tf_dslide._native import ops
 from tf_dslide.constraints import UnitRows
-from tf_dslide.parallel import sharding
 
 
 class _RowOptimizer(keras.optimizers.Optimizer):
@@ -286,3 +286,7 @@ def _without_repeats(gradient: Any) -> Any:
     rows, places = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+
+# Names for `compile(optimizer="sparse_adam")`.
+keras.saving.get_custom_objects().update(sparse_adam=SparseAdam, sparse_adagrad=SparseAdagrad)

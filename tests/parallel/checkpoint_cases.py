@@ -8,12 +8,19 @@ from typing import Any
 import keras
 import numpy as np
 
-from tf_dslide import DSlideDense, LshSampler, SimHash, SlideCrossentropy, SparseAdam, SparseDense
+from tf_dslide import (
+    DSlideDense,
+    LshSampler,
+    SimHash,
+    SlideCrossentropy,
+    SparseAdam,
+    SparseDense,
+    sharding,
+)
 from tf_dslide.data import batches, make_synthetic
-from tf_dslide.parallel import sharding
 from tf_dslide.parallel.communicator import Communicator, LoneCommunicator
 from tf_dslide.parallel.exchanges import Exchanges
-from tf_dslide.parallel.strategy import Split
+from tf_dslide.parallel.strategy import RankSharding
 
 FEATURES, HIDDEN, UNITS = 30, 5, 17
 
@@ -55,8 +62,8 @@ class StandIn:
         self.exchanges = Exchanges(self.communicator, "float32", 16)
         self.rank, self.size, self._cut = rank, size, cut
 
-    def split(self, layer: Any, units: int, parameters: int, is_output: bool) -> Split:
-        return Split(self, self._cut(units, self.size), units)
+    def shard(self, layer: Any, units: int, parameters: int, is_output: bool) -> RankSharding:
+        return RankSharding(self, self._cut(units, self.size), units)
 
 
 def uneven(units: int, ranks: int) -> list[tuple[int, int]]:
@@ -125,8 +132,8 @@ class Parts:
 
 
 def state_of(model: keras.Model) -> list[tuple[np.ndarray, Any]]:
-    """All values of a model and its optimizer, each with the range that it is of the whole."""
-    pairs = [(v.numpy(), sharding.shard_of(v)) for v in model.variables]
+    """All values of a model and its optimizer, each with the variable whose part it is like."""
+    pairs = [(v.numpy(), v) for v in model.variables]
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         return pairs
@@ -136,22 +143,23 @@ def state_of(model: keras.Model) -> list[tuple[np.ndarray, Any]]:
     for slot in optimizer.variables:
         name = slot.path.partition("/")[2]
         owner = [v for path, v in by_name.items() if name.startswith(path)]
-        pairs.append((slot.numpy(), sharding.shard_of(owner[0]) if owner else None))
+        pairs.append((slot.numpy(), owner[0] if owner else None))
     return pairs
 
 
 def set_state(model: keras.Model, wanted: Sequence[np.ndarray]) -> None:
     """Gives a model its part of whole values."""
-    parts = [shard for _, shard in state_of(model)]
+    owners = [owner for _, owner in state_of(model)]
     targets = [*model.variables, *(model.optimizer.variables if model.optimizer else [])]
-    for variable, value, shard in zip(targets, wanted, parts, strict=True):
-        variable.assign(cut_out(value, shard))
+    for variable, value, owner in zip(targets, wanted, owners, strict=True):
+        variable.assign(cut_out(value, owner))
 
 
-def cut_out(value: np.ndarray, shard: Any) -> np.ndarray:
+def cut_out(value: np.ndarray, owner: Any) -> np.ndarray:
+    shard = sharding.shard_of(owner)
     if shard is None:
         return value
-    return np.take(value, range(shard.begin, shard.end), axis=shard.axis)
+    return np.take(value, range(shard.begin, shard.end), axis=sharding.axis_of(owner))
 
 
 def random_state(model: keras.Model, seed: int = 0) -> list[np.ndarray]:
@@ -165,8 +173,8 @@ def require_state(model: keras.Model, wanted: Sequence[np.ndarray]) -> None:
     """Checks that a model's values are its part of `wanted`, to the bit."""
     found = state_of(model)
     assert len(found) == len(wanted)
-    for (value, shard), whole in zip(found, wanted, strict=True):
-        np.testing.assert_array_equal(value, cut_out(whole, shard))
+    for (value, owner), whole in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(value, cut_out(whole, owner))
 
 
 def tables_of(model: keras.Model) -> dict[str, np.ndarray]:

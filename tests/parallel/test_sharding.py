@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_dslide.parallel.sharding import (
+from tf_dslide.sharding import (
     LayerPlan,
     balanced_ranges,
     equal_ranges,

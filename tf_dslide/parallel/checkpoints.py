@@ -33,7 +33,7 @@ from tf_dslide._checks import require_positive
 from tf_dslide._version import __version__
 from tf_dslide.layers import HashedLayer
 from tf_dslide.parallel.communicator import LoneCommunicator, RankError
-from tf_dslide.parallel.sharding import Shard, shard_of
+from tf_dslide.sharding import Shard, axis_of, shard_of
 
 # Raised when the meaning of the files changes.
 FORMAT = 1
@@ -400,12 +400,14 @@ class _Entry:
         path: Its name for people.
         variable: The TensorFlow variable, this rank's part.
         shard: Which part; `None` if each rank has all of it.
+        axis: The axis that is split, or `None`.
     """
 
     key: str
     path: str
     variable: tf.Variable
     shard: Shard | None
+    axis: int | None
 
     @property
     def dtype(self) -> str:
@@ -415,8 +417,8 @@ class _Entry:
     def shape(self) -> tuple[int, ...]:
         """The whole's."""
         shape = _shape_of(self.variable)
-        if self.shard is not None:
-            shape[self.shard.axis] = self.shard.total
+        if self.shard is not None and self.axis is not None:
+            shape[self.axis] = self.shard.total
         return tuple(shape)
 
 
@@ -503,7 +505,7 @@ class _State:
                 "keras.Input"
             )
         variables = [
-            _Entry(f"model/{number}/{v.name}", v.path, v._value, shard_of(v))
+            _Entry(f"model/{number}/{v.name}", v.path, v._value, shard_of(v), axis_of(v))
             for number, v in enumerate(model.variables)
         ]
         layers = [layer for layer in model._flatten_layers() if isinstance(layer, HashedLayer)]
@@ -532,15 +534,16 @@ class _State:
 def _slots_of(optimizer: Any, model: keras.Model) -> list[_Entry]:
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
-    shards = _shards_of_slots(optimizer)
+    owners = _owners_of_slots(optimizer)
     return [
-        _Entry(f"optimizer/{number}", v.path, v._value, shards.get(id(v)))
+        _Entry(f"optimizer/{number}", v.path, v._value, shard_of(owner), axis_of(owner))
         for number, v in enumerate(optimizer.variables)
+        for owner in [owners.get(id(v))]
     ]
 
 
-def _shards_of_slots(optimizer: Any) -> dict[int, Shard]:
-    """What a rank keeps of a part of a variable is a part likewise.
+def _owners_of_slots(optimizer: Any) -> dict[int, Any]:
+    """The split variables whose slots these are: what a rank keeps of a part is a part likewise.
 
     Keras' optimizers have a list of slots a kind, one for each variable in order.
 
@@ -550,13 +553,12 @@ def _shards_of_slots(optimizer: Any) -> dict[int, Shard]:
     # LossScaleOptimizer has another one at work.
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     owners = list(optimizer._trainable_variables)
-    split = {id(owner): shard for owner in owners if (shard := shard_of(owner)) is not None}
-    shards: dict[int, Shard] = {}
+    split: dict[int, Any] = {}
     for name, slots in vars(optimizer).items():
         if name in ("_variables", "_trainable_variables") or not isinstance(slots, list | tuple):
             continue
         for slot, owner in zip(slots, owners, strict=False):
-            if not isinstance(slot, keras.Variable) or id(owner) not in split:
+            if not isinstance(slot, keras.Variable) or shard_of(owner) is None:
                 continue
             if len(slots) != len(owners) or tuple(slot.shape) != tuple(owner.shape):
                 raise CheckpointError(
@@ -564,8 +566,8 @@ def _shards_of_slots(optimizer: Any) -> dict[int, Shard]:
                     f"for {owner.path} of shape {tuple(owner.shape)}, which is split over ranks: "
                     "such state cannot be saved"
                 )
-            shards[id(slot)] = split[id(owner)]
-    return shards
+            split[id(slot)] = owner
+    return split
 
 
 def _as_json(progress: dict[str, Any]) -> dict[str, Any]:
@@ -737,7 +739,7 @@ def _manifest(
             "path": entry.path,
             "dtype": entry.dtype,
             "shape": list(entry.shape),
-            "axis": None if entry.shard is None else entry.shard.axis,
+            "axis": entry.axis,
             # For each file that has some of it: its number, and from where to where.
             "parts": None
             if entry.shard is None
@@ -836,7 +838,7 @@ class _SavedVariable:
 
         Names of layers are often made up by Keras and may differ.
         """
-        other_axis = entry.shard is not None and self.axis not in (None, entry.shard.axis)
+        other_axis = entry.axis is not None and self.axis not in (None, entry.axis)
         same = (self.key, self.dtype, tuple(self.shape)) == (entry.key, entry.dtype, entry.shape)
         return other_axis or not same
 
@@ -1062,7 +1064,7 @@ class _Loading:
             self._fill_whole(0, saved.key, entry.variable)
             return
         shape = _shape_of(entry.variable)
-        axis = (saved.axis if entry.shard is None else entry.shard.axis) or 0
+        axis = (saved.axis if entry.axis is None else entry.axis) or 0
         here = (0, shape[axis]) if entry.shard is None else (entry.shard.begin, entry.shard.end)
         for file, begin, end in saved.parts or [[0, 0, saved.shape[axis]]]:
             first, last = max(begin, here[0]), min(end, here[1])

@@ -1,6 +1,7 @@
 """Which rank holds which part of a layer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,18 +10,35 @@ import numpy as np
 _ATTRIBUTE = "_dslide_shard"
 
 
+# The strategies whose scopes are open, the innermost last.
+_scopes: list[Any] = []
+
+
+@contextmanager
+def strategy_scope(strategy: Any) -> Iterator[Any]:
+    """Splits the layers made within by `strategy`, as if each had been given it."""
+    _scopes.append(strategy)
+    try:
+        yield strategy
+    finally:
+        _scopes.pop()
+
+
+def current_strategy() -> Any:
+    """The strategy of the innermost open scope, or `None`."""
+    return _scopes[-1] if _scopes else None
+
+
 @dataclass(frozen=True)
 class Shard:
-    """The part `[begin, end)` of `total` units, along an axis of a variable.
+    """The part `[begin, end)` of `total` units.
 
     Attributes:
-        axis: The variable's axis that the units lie on.
         begin: First unit held here.
         end: One past the last unit held here; `begin` if there is none.
         total: Units of all ranks together.
     """
 
-    axis: int
     begin: int
     end: int
     total: int
@@ -35,7 +53,7 @@ def equal_ranges(units: int, ranks: int) -> list[tuple[int, int]]:
     """Contiguous ranges whose sizes differ by at most one; some are empty if `units < ranks`.
 
     Example:
-    >>> from tf_dslide.parallel.sharding import equal_ranges
+    >>> from tf_dslide.sharding import equal_ranges
     >>> equal_ranges(7, 3)
     [(0, 3), (3, 5), (5, 7)]
     """
@@ -59,7 +77,7 @@ def balanced_ranges(unit_load: Any, ranks: int) -> list[tuple[int, int]]:
         ValueError: An unit_load is negative or not finite.
 
     Example:
-    >>> from tf_dslide.parallel.sharding import balanced_ranges
+    >>> from tf_dslide.sharding import balanced_ranges
     >>> balanced_ranges([8, 1, 1, 1, 1, 1, 1, 1, 1], 2)
     [(0, 1), (1, 9)]
     """
@@ -82,7 +100,7 @@ def imbalance(unit_load: Any, ranges: Sequence[tuple[int, int]]) -> float:
     """The busiest range's unit_load over the mean: 1 is perfect, and all wait for the busiest.
 
     Example:
-    >>> from tf_dslide.parallel.sharding import equal_ranges, imbalance
+    >>> from tf_dslide.sharding import equal_ranges, imbalance
     >>> imbalance([3, 1, 1, 1], equal_ranges(4, 2))
     1.3333333333333333
     """
@@ -92,14 +110,19 @@ def imbalance(unit_load: Any, ranges: Sequence[tuple[int, int]]) -> float:
     return float(max(sums) / mean) if mean > 0 else 1.0
 
 
-def mark(variable: Any, shard: Shard) -> None:
-    """Notes on a variable which part of the whole it holds."""
-    setattr(variable, _ATTRIBUTE, shard)
+def mark(variable: Any, shard: Shard, axis: int) -> None:
+    """Notes on a variable which part of the whole it holds, and on which of its axes."""
+    setattr(variable, _ATTRIBUTE, (shard, axis))
 
 
 def shard_of(variable: Any) -> Shard | None:
     """The part that a variable holds, or `None` if each rank has all of it."""
-    return getattr(variable, _ATTRIBUTE, None)
+    return getattr(variable, _ATTRIBUTE, (None, None))[0]
+
+
+def axis_of(variable: Any) -> int | None:
+    """The axis of a variable that is split over ranks, or `None` if each rank has all of it."""
+    return getattr(variable, _ATTRIBUTE, (None, None))[1]
 
 
 @dataclass(frozen=True)
