@@ -234,7 +234,9 @@ def show(records: Sequence[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("data", "method", "network", "ranks", "status")
+    table = Table()
+    for column in ("data", "method", "network", "ranks", "status"):
+        table.add_column(column, overflow="fold")  # names in full, if need be over several lines
     for column in ("samples/s", "step, ms", "waiting, ms", "MB a step", "peak MB"):
         table.add_column(column)
     for column in ("P@1", "P@5", "training, s"):
@@ -261,7 +263,7 @@ def show(records: Sequence[Path]) -> None:
         )
     console = Console()
     # A file is as wide as it needs.
-    (console if console.is_terminal else Console(width=120)).print(table)
+    (console if console.is_terminal else Console(width=160)).print(table)
 
 
 def _number(value: float | None, form: str, unit: float = 1.0) -> str:

@@ -280,7 +280,7 @@ def test_no_model_file(files, trained, tmp_path):
             assert f"{path} is not a .keras file" in message
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "a zip file all the same")
-    assert "no .keras file" in dslide("predict", path, files.test).failed()
+    assert "is not a .keras file" in dslide("predict", path, files.test).failed()
 
 
 def test_model_of_another_kind(files, tmp_path):

@@ -355,7 +355,8 @@ def sampler(seed):
     return LshSampler(hash=SimHash(bits=5, tables=9), active=60, random=0.2, head=0.1, seed=seed)
 model = keras.Sequential([
     keras.Input((30,)), DSlideHidden(3000, sampler=sampler(1)), SparseDense(17, "relu"),
-    DSlideHidden(700, sampler="shared_lsh", activation="gelu"), DSlideDense(500, sampler=sampler(2))])
+    DSlideHidden(700, sampler="shared_lsh", activation="gelu"),
+    DSlideDense(500, sampler=sampler(2))])
 model.compile(SparseAdam(1e-2), SlideCrossentropy())
 model.fit(x, y, batch_size=30, epochs=4, shuffle=False, verbose=0)
 results = [*model.get_weights(), model.predict(x, verbose=0)]
