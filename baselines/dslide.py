@@ -52,7 +52,7 @@ class DSlide(StepMethod):
     def best(self, features: "tf.SparseTensor", k: int) -> np.ndarray:
         """Exact, over all ranks' labels."""
         sparse, output = self._layers
-        return output.top_k(sparse(features), k)[0].numpy()
+        return output.top_k(sparse(features), k)[1].numpy()
 
     def exchanged(self) -> Exchanged:
         """As the strategy counts it."""

@@ -43,4 +43,4 @@ class DSlideLinear(StepMethod):
 
     def best(self, features: "tf.SparseTensor", k: int) -> np.ndarray:
         """Exact."""
-        return self._layer.top_k(features, k)[0].numpy()
+        return self._layer.top_k(features, k)[1].numpy()

@@ -92,8 +92,8 @@ def family(name: str, bits: int, args: argparse.Namespace) -> HashFamily:
 
 def sampler(name: str, bits: int, args: argparse.Namespace) -> LshSampler:
     return LshSampler(
-        family(name, bits, args),
-        args.active,
+        hash=family(name, bits, args),
+        active=args.active,
         bucket_size=args.bucket_size,
         seed=args.seed,
         rebuild_on_drift=args.rebuild_on_drift,
@@ -117,7 +117,7 @@ def trained(name: str, bits: int, train, args: argparse.Namespace) -> tuple[kera
 
 def recalls(selector: TableSelector, layer: DSlideDense, hidden: tf.Tensor) -> dict[str, float]:
     """Share of the best neurons that are found, with the two budgets."""
-    wanted = layer.top_k(hidden, k=min(TOP, layer.units))[0].numpy()
+    wanted = layer.top_k(hidden, k=min(TOP, layer.units))[1].numpy()
     counts, bucket_size = selector._settings.counts, selector._settings.bucket_size
     nothing, head = no_labels(hidden), selector._head.numpy()
     step = tf.constant(0, tf.int64)

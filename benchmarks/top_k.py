@@ -50,7 +50,9 @@ def trained(args: argparse.Namespace) -> tuple[keras.Model, tf.Tensor]:
     """A model, and the hidden vectors of test samples."""
     keras.utils.set_random_seed(args.seed)
     spec = PRESETS[PRESET].spec
-    sampler = LshSampler(SimHash(args.bits, tables=args.tables), args.active, seed=args.seed)
+    sampler = LshSampler(
+        hash=SimHash(args.bits, tables=args.tables), active=args.active, seed=args.seed
+    )
     sizes = (spec.num_features, args.hidden, spec.num_labels)
     model = dslide_model(*sizes, sampler, args.learning_rate)
     train = make_preset(PRESET, num_samples=args.train, seed=args.seed)
@@ -85,7 +87,7 @@ def single_queries(layer: DSlideDense, hidden: tf.Tensor, args: argparse.Namespa
             for number in range(first, min(first + TURN, args.queries)):
                 query = hidden[number : number + 1]
                 start = time.perf_counter()
-                labels, _ = layer.top_k(query, args.k, exact=exact)
+                _, labels = layer.top_k(query, args.k, exact=exact)
                 taken[exact].append(time.perf_counter() - start)
                 found[exact].append(labels.numpy()[0])
     hits = [len(np.intersect1d(a, b)) for a, b in zip(found[True], found[False], strict=True)]

@@ -57,7 +57,7 @@ def build(task: PlacesTask, epochs: int, batch_size: int, seed: int) -> keras.Mo
 def answer(model: keras.Model, task: PlacesTask, questions: list[str], console: Console) -> None:
     """Prints the three likeliest places for each spelling."""
     hidden, output = model.layers
-    labels, scores = output.top_k(hidden(to_sparse_tensor(task.encode(questions))), k=3)
+    scores, labels = output.top_k(hidden(to_sparse_tensor(task.encode(questions))), k=3)
     table = Table("Spelling", "Likeliest places (score)")
     for question, row, values in zip(questions, labels.numpy(), scores.numpy(), strict=True):
         names = [f"{task.label_names[i]} ({v:.1f})" for i, v in zip(row, values, strict=True)]

@@ -85,7 +85,7 @@ def build(train: Dataset, args: argparse.Namespace) -> keras.Model:
                 train.num_labels,
                 # A batch has thousands of labels: with SharedLshSampler all would be active in all
                 # of its rows.
-                sampler=LshSampler(SimHash(tables=20), active=args.active, seed=args.seed),
+                sampler=LshSampler(hash=SimHash(tables=20), active=args.active, seed=args.seed),
                 bias_initializer=LabelPrior(train.label_counts),
             ),
         ]

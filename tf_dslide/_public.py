@@ -1,5 +1,6 @@
 """All public names. Importing this registers them with Keras, so that saved models load."""
 
+from tf_dslide._costs import DenseCostWarning
 from tf_dslide._native import build_info
 from tf_dslide.centroids import start_from_centroids
 from tf_dslide.constraints import UnitRows
@@ -24,6 +25,7 @@ from tf_dslide.samplers import (
     SharedLshSampler,
     UniformSampler,
 )
+from tf_dslide.top_k_model import top_k_model
 
 __all__ = [
     "DWTA",
@@ -32,6 +34,7 @@ __all__ = [
     "DSlideDense",
     "DSlideHidden",
     "DSlideLinear",
+    "DenseCostWarning",
     "HashFamily",
     "LabelPrior",
     "LearnedHash",
@@ -54,4 +57,5 @@ __all__ = [
     "build_info",
     "propensities",
     "start_from_centroids",
+    "top_k_model",
 ]

@@ -56,7 +56,7 @@ def start_from_centroids(model: Any, dataset: Dataset, *, batch_size: int = 1024
             "labels"
         )
     hidden_layers = keras.Model(model.inputs, layer.input)
-    begin, end = layer.units_here
+    begin, end = layer.shard.begin, layer.shard.end
     sums = tf.Variable(tf.zeros(layer.kernel.shape), trainable=False)
 
     @tf.function(reduce_retracing=True)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_dslide import samplers, selectors
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveLogits, ActiveSet
-from tf_dslide.layers import HashedLayer
+from tf_dslide.layers import HashedLayer, in_training
 
 # Activations with no slope where they are 0: such values need not be handed on.
 _FLAT_WHERE_ZERO = (keras.activations.relu, keras.activations.relu6)
@@ -39,6 +39,15 @@ class DSlideHidden(HashedLayer):
         activation: An elementwise function with `f(0) = 0`: `"relu"`, `"linear"`, `"tanh"`,
             `"gelu"`, and others like them. Behind `"relu"` and `"relu6"` the values that are 0 are
             left out.
+        use_bias: Whether a bias is added.
+        kernel_initializer: What `kernel` starts from.
+        bias_initializer: What `bias` starts from.
+        kernel_regularizer: A penalty on `kernel`, at the cost of all weights a step.
+        bias_regularizer: A penalty on `bias`.
+        activity_regularizer: `None`: it would need a dense output.
+        kernel_constraint: What `kernel` is projected to after a step, at the cost of all weights,
+            but for `UnitRows`.
+        bias_constraint: What `bias` is projected to after a step.
         sampler: Chooses the active neurons: `LshSampler`, `SharedLshSampler` or `AllNeurons`, or
             its name; `None` is `LshSampler(random=0, head=0)`. A share of `random` neurons is
             active in training only; nothing is added to their logits.
@@ -46,9 +55,10 @@ class DSlideHidden(HashedLayer):
             same input whatever batch it is in. It takes up to four times as many from a bucket as
             in training, and hashed neurons instead of random ones. `"all"`: all neurons are
             active, and an array `(batch, units)` exists meanwhile.
-        **kwargs: As in `DSlideDense`: `use_bias`, initializers, constraints, regularizers of the
-            weights, and those of `keras.layers.Layer`. Not among them are `activity_regularizer`,
-            and `strategy`: the layer cannot be split over ranks yet.
+        strategy: `None`: the layer cannot be split over ranks yet.
+        name: Name of the layer.
+        dtype: Its dtype or dtype policy; weights are `float32` in each.
+        trainable: Whether the weights are trained.
 
     Input: `(batch, d)`, a dense tensor or a `tf.SparseTensor`. Output:
         `tf.SparseTensor` `(batch, units)`, in ascending order.
@@ -82,16 +92,28 @@ class DSlideHidden(HashedLayer):
         self,
         units: int,
         activation: Any = "relu",
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        *,
         sampler: Any = None,
         inference: str = "sampled",
-        **kwargs: Any,
+        strategy: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
     ) -> None:
-        if kwargs.get("strategy") is not None:
+        if strategy is not None:
             raise ValueError(
                 "a DSlideHidden is not split over ranks yet: leave `strategy` out (every rank then "
                 "holds and trains the whole layer), or use a SparseDense with the strategy"
             )
-        if kwargs.get("activity_regularizer") is not None:
+        if activity_regularizer is not None:
             raise ValueError(
                 "`activity_regularizer` needs a dense output, but that of a DSlideHidden is "
                 "sparse; use `kernel_regularizer`, or regularize the layer behind it"
@@ -106,7 +128,23 @@ class DSlideHidden(HashedLayer):
                 f"`sampler` of a DSlideHidden must look at the input; {type(sampler).__name__} "
                 "chooses by chance. Use LshSampler, SharedLshSampler or AllNeurons."
             )
-        super().__init__(units, sampler, activation=activation, **kwargs)
+        super().__init__(
+            sampler,
+            units,
+            activation,
+            use_bias,
+            kernel_initializer,
+            bias_initializer,
+            kernel_regularizer,
+            bias_regularizer,
+            activity_regularizer,
+            kernel_constraint,
+            bias_constraint,
+            strategy,
+            name=name,
+            dtype=dtype,
+            trainable=trainable,
+        )
         _check_activation(self.activation)
         self.inference = inference
         self.input_spec = keras.layers.InputSpec(ndim=2)
@@ -121,7 +159,7 @@ class DSlideHidden(HashedLayer):
         if isinstance(inputs, tf.SparseTensor):
             inputs = tf.sparse.to_dense(tf.sparse.reorder(inputs))
         x = tf.cast(inputs, tf.float32)
-        active = self._choose(tf.stop_gradient(x), bool(training))
+        active = self._choose(tf.stop_gradient(x), in_training(training))
         view = ops.csc_from_csr(active, self.units)
         logits = ops.active_logits(x, view, self.kernel, self.bias)
         outputs = ops.sparse_from_active(
@@ -136,8 +174,7 @@ class DSlideHidden(HashedLayer):
         """The neurons to compute for each row of `x`."""
         sampled = self._sampled_weights
         if training:
-            # The counter moves first, so that every step has its own random choices.
-            sampled.step.assign_add(1)
+            sampled.advance()
         labels = selectors.no_labels(x)
         if sampled.selector is None or (self.inference == "all" and not training):
             return ActiveSet(labels, tf.range(self.units))

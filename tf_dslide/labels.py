@@ -176,3 +176,54 @@ def expect_rows(labels: Csr, static: tf.TensorShape, leading: tf.Tensor) -> Csr:
     )
     with tf.control_dependencies([check] if check is not None else []):
         return Csr(tf.identity(labels.row_splits), labels.ids)
+
+
+def contains(labels: Csr, ids: tf.Tensor) -> tf.Tensor:
+    """Which of `ids` `(rows, k) int32` are among a row's labels, `(rows, k) bool`; -1 is not."""
+    # Row and id in one number; the labels' numbers ascend over the whole batch.
+    width = tf.constant(1 << 32, tf.int64)
+    ragged = tf.RaggedTensor.from_row_splits(labels.ids, labels.row_splits, validate=False)
+    keys = ragged.value_rowids() * width + tf.cast(labels.ids, tf.int64)
+    rows = tf.range(tf.shape(ids, tf.int64)[0])[:, None]
+    wanted = tf.where(ids >= 0, rows * width + tf.cast(ids, tf.int64), -1)
+    # A last key that matches nothing keeps every place within the list.
+    keys = tf.concat([keys, [tf.int64.max]], axis=0)
+    places = tf.searchsorted(keys, tf.reshape(wanted, [-1]))
+    found = tf.equal(tf.gather(keys, places), tf.reshape(wanted, [-1]))
+    return tf.reshape(found, tf.shape(ids))
+
+
+def to_excluded(exclude: Any, units: int, leading: tf.Tensor) -> tuple[Csr, int]:
+    """Labels that a search leaves out.
+
+    Args:
+        exclude: Ids `(n,)` for all rows, or each row's own as `to_csr` takes labels.
+        units: Number of classes.
+        leading: All axes of the outputs but the last; how many must be known.
+
+    Returns:
+        Each row's labels, and how many a row has at most.
+
+    Raises:
+        ValueError: The form is none that labels have, or a graph does not know how many there are.
+    """
+    positions = leading.shape[0]
+    if not isinstance(exclude, (tf.RaggedTensor, tf.SparseTensor)):
+        exclude = tf.convert_to_tensor(exclude)
+        if exclude.shape.rank == 1:
+            exclude = tf.broadcast_to(exclude, tf.concat([leading, tf.shape(exclude)], axis=0))
+        if exclude.shape.rank != positions + 1:
+            raise ValueError(
+                f"`exclude` of shape {exclude.shape} does not belong to outputs with {positions} "
+                "leading axes: give ids (n,) for all rows, or (batch, ..., n) padded with -1"
+            )
+    excluded = to_csr(exclude, units, positions)
+    excluded = expect_rows(excluded, tf.TensorShape([None] * (positions + 1)), leading)
+    if tf.executing_eagerly():
+        return excluded, int(tf.reduce_max(tf.concat([[0], excluded.row_lengths()], axis=0)))
+    if not isinstance(exclude, tf.Tensor) or exclude.shape[-1] is None:
+        raise ValueError(
+            "within tf.function `exclude` must be a tensor of ids whose last axis is known; "
+            f"received {exclude!r}"
+        )
+    return excluded, exclude.shape[-1]

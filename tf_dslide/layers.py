@@ -1,7 +1,6 @@
 """The Keras layers."""
 
-import warnings
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -9,34 +8,57 @@ import tensorflow as tf
 
 from tf_dslide import lazy, samplers, selectors
 from tf_dslide._checks import of_format, require_positive
+from tf_dslide._compat import gradient_is_recorded
+from tf_dslide._costs import DenseLogitsNotice
 from tf_dslide._native import ops
 from tf_dslide.constraints import UnitRows
+from tf_dslide.layer_sharding import LayerSharding
+from tf_dslide.sharding import Shard, current_strategy
 
 # Raised when the meaning of a saved layer changes; older and newer files are then refused.
-FORMAT = 1
+FORMAT = 2
+
+
+def in_training(training: bool | None) -> bool:
+    """Whether a call is one of training.
+
+    A model whose own `call` takes no `training` does not tell its layers. Then it is training if a
+    gradient may be asked for.
+    """
+    return gradient_is_recorded() if training is None else bool(training)
+
+
+# The arguments that the layers and Dense share.
+_OF_DENSE = (
+    *("units", "activation", "use_bias", "kernel_initializer", "bias_initializer"),
+    *("kernel_regularizer", "bias_regularizer", "activity_regularizer"),
+    *("kernel_constraint", "bias_constraint", "name", "trainable", "dtype"),
+)
 
 
 class _RowLayer(keras.layers.Layer):
-    """What the two layers share with `keras.layers.Dense`: arguments, weights, configuration."""
+    """What the layers share with `keras.layers.Dense`: arguments, weights, configuration."""
+
+    # Whether a neuron is a row of `kernel`, where Dense has it as a column.
+    _neurons_are_rows = True
 
     def __init__(
         self,
         units: int,
-        activation: Any = None,
-        use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
-        strategy: Any = None,
-        **kwargs: Any,
+        activation: Any,
+        use_bias: bool,
+        kernel_initializer: Any,
+        bias_initializer: Any,
+        kernel_regularizer: Any,
+        bias_regularizer: Any,
+        activity_regularizer: Any,
+        kernel_constraint: Any,
+        bias_constraint: Any,
+        strategy: Any,
+        **settings: Any,
     ) -> None:
-        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        super().__init__(activity_regularizer=activity_regularizer, **settings)
         self.strategy = strategy
-        self._split: Any = None
         self.units = require_positive("units", units)
         self.activation = keras.activations.get(activation)
         self.use_bias = bool(use_bias)
@@ -52,8 +74,18 @@ class _RowLayer(keras.layers.Layer):
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
         self.kernel: Any = None
         self.bias: Any = None
+        self._sharding = LayerSharding(self.units)
 
-    def _add_weights(self, dim: Any, kernel_shape: tuple[int, int], axis: int) -> None:
+    @property
+    def shard(self) -> Shard:
+        """The units that `kernel` holds: all, unless a strategy splits the layer over ranks."""
+        return self._sharding.shard
+
+    def _split_units(self, parameters: int, is_output: bool) -> None:
+        if self.strategy is not None:
+            self._sharding = self.strategy.shard(self, self.units, parameters, is_output)
+
+    def _add_weights(self, dim: int, kernel_shape: tuple[int, int], axis: int) -> None:
         if keras.backend.standardize_dtype(self.variable_dtype) != "float32":
             raise ValueError(
                 f"{type(self).__name__} keeps its weights in float32; received the dtype policy "
@@ -81,20 +113,18 @@ class _RowLayer(keras.layers.Layer):
     def _add_part(
         self, name: str, shape: tuple[int, ...], axis: int, initializer: Any, **settings: Any
     ) -> Any:
-        """A weight, or this rank's part of it along the units' axis."""
-        if self._split is None:
-            return self.add_weight(name=name, shape=shape, initializer=initializer, **settings)
-        local = tuple(self._split.units if i == axis else length for i, length in enumerate(shape))
-        initializer = self._split.initializer(initializer, shape, axis, f"{self.name}/{name}")
+        """A weight, or this process' part of it along the units' axis."""
+        local = tuple(self.shard.units if i == axis else length for i, length in enumerate(shape))
+        initializer = self._sharding.initializer(initializer, shape, axis, f"{self.name}/{name}")
         weight = self.add_weight(name=name, shape=local, initializer=initializer, **settings)
-        self._split.mark(weight, axis)
+        self._sharding.mark(weight, axis)
         return weight
 
     def _expect_whole(self, what: str) -> None:
-        if self._split is not None and self._split.units != self.units:
+        if self.shard.units != self.units:
             raise ValueError(
                 f"{what} needs all of {self.name}, but this rank holds units "
-                f"{self._split.begin} to {self._split.end} of {self.units}. Use "
+                f"{self.shard.begin} to {self.shard.end} of {self.units}. Use "
                 "tf_dslide.checkpoints: save_checkpoint on all ranks, then export."
             )
 
@@ -106,6 +136,95 @@ class _RowLayer(keras.layers.Layer):
         """
         self._expect_whole("saving a model")
         super().save_own_variables(store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Restores what `save_own_variables` saved.
+
+        Raises:
+            ValueError: The file holds nothing for this layer, or the weights of a `Dense`.
+        """
+        self._expect_own_file(store, [])
+        super().load_own_variables(store)
+
+    def _expect_own_file(self, store: Any, more: list[str]) -> None:
+        """Checks that a file has this layer's weights and the entries `more`."""
+        names = [str(i) for i in range(len(self.weights))]
+        missing = [name for name in (*names, *more) if name not in store]
+        if not missing:
+            return
+        kind = type(self).__name__
+        hash_family = getattr(getattr(self, "sampler", None), "hash", None)
+        raise ValueError(
+            f"the saved weights of {self.name} lack {missing}: they were not written by a {kind} "
+            f"of this version of tf_dslide (format {FORMAT}) with use_bias={self.use_bias}"
+            + (f" and hash={type(hash_family).__name__}" if len(more) > 1 else "")
+            + ". Weights of a keras.layers.Dense are brought over by "
+            f"{kind}.from_dense(layer), once they are loaded into a model with that Dense."
+        )
+
+    @classmethod
+    def from_dense(cls, dense: keras.layers.Dense, **options: Any) -> Self:
+        """A layer with the arguments and weights of a `keras.layers.Dense`.
+
+        Args:
+            dense: The layer; built or not.
+            **options: Arguments that `Dense` does not have, such as `sampler`, and others that are
+                to differ, such as `name`.
+
+        Raises:
+            ValueError: `dense` is no `Dense`, or is quantized, or the new layer is split over
+                ranks.
+
+        Memory: a second copy of the weights.
+
+        Example:
+        >>> import keras
+        >>> from tf_dslide import DSlideDense
+        >>> dense = keras.layers.Dense(1000)
+        >>> dense.build((None, 16))
+        >>> DSlideDense.from_dense(dense, sampler="lsh").kernel.shape
+        TensorShape([1000, 16])
+        """
+        if not isinstance(dense, keras.layers.Dense) or dense.quantization_mode is not None:
+            raise ValueError(
+                f"`dense` must be a keras.layers.Dense that is not quantized; received {dense!r}"
+            )
+        config = {name: value for name, value in dense.get_config().items() if name in _OF_DENSE}
+        layer = cls.from_config({**config, **options, "format": FORMAT})
+        if dense.built:
+            layer.build((None, dense.kernel.shape[0]))
+            layer._expect_whole("from_dense")
+            values = [keras.ops.convert_to_numpy(dense.kernel)]
+            if layer._neurons_are_rows:
+                values[0] = values[0].T
+            if dense.use_bias:
+                values.append(keras.ops.convert_to_numpy(dense.bias))
+            layer.set_weights(values)
+        return layer
+
+    def to_dense(self) -> keras.layers.Dense:
+        """A `keras.layers.Dense` with the same arguments and weights, which needs nothing of ours.
+
+        Raises:
+            ValueError: This rank holds only a part of the weights.
+
+        Memory: a second copy of the weights.
+
+        Example:
+        >>> from tf_dslide import DSlideDense
+        >>> layer = DSlideDense(1000)
+        >>> layer.build((None, 16))
+        >>> layer.to_dense().kernel.shape
+        TensorShape([16, 1000])
+        """
+        self._expect_whole("to_dense")
+        config = {name: value for name, value in self.get_config().items() if name in _OF_DENSE}
+        dense = keras.layers.Dense.from_config(config)
+        if self.built:
+            kernel, *bias = self.get_weights()
+            dense.build((None, kernel.shape[1 if self._neurons_are_rows else 0]))
+            dense.set_weights([kernel.T if self._neurons_are_rows else kernel, *bias])
+        return dense
 
     def _input_dim(self, input_shape: Any) -> int:
         dim = input_shape[-1]
@@ -155,20 +274,6 @@ def _product(inputs: Any, matrix: Any, bias: Any) -> tf.Tensor:
     return outputs if bias is None else keras.ops.add(outputs, bias)
 
 
-# Activations that look at each value alone: a rank can apply them to its own columns.
-_OF_EACH_VALUE = (
-    keras.activations.linear,
-    keras.activations.relu,
-    keras.activations.tanh,
-    keras.activations.sigmoid,
-    keras.activations.gelu,
-    keras.activations.silu,
-    keras.activations.elu,
-    keras.activations.selu,
-    keras.activations.softplus,
-)
-
-
 @keras.saving.register_keras_serializable(package="tf_dslide")
 class SparseDense(_RowLayer):
     """A `Dense` layer for sparse features, whose gradient names only the features seen.
@@ -180,17 +285,21 @@ class SparseDense(_RowLayer):
 
     Args:
         units: Width of the output.
-        activation: As in `Dense`.
-        use_bias: As in `Dense`.
-        kernel_initializer: As in `Dense`.
-        bias_initializer: As in `Dense`.
-        kernel_regularizer: As in `Dense`, at the cost of all weights a step.
-        bias_regularizer: As in `Dense`.
-        activity_regularizer: As in `Dense`.
-        kernel_constraint: As in `Dense`, at the cost of all weights a step.
-        bias_constraint: As in `Dense`.
-        strategy: An `MPIModelParallel` that splits the units over ranks.
-        **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
+        activation: The activation function; none by default.
+        use_bias: Whether a bias is added.
+        kernel_initializer: What `kernel` starts from.
+        bias_initializer: What `bias` starts from.
+        kernel_regularizer: A penalty on `kernel`, at the cost of all weights a step.
+        bias_regularizer: A penalty on `bias`.
+        activity_regularizer: A penalty on the output.
+        kernel_constraint: What `kernel` is projected to after a step, at the cost of all
+            weights.
+        bias_constraint: What `bias` is projected to after a step.
+        strategy: An `MPIModelParallel` that splits the units over ranks; by default the one whose
+            `scope()` is open, if any.
+        name: Name of the layer.
+        dtype: Its dtype or dtype policy; weights are `float32` in each.
+        trainable: Whether the weights are trained.
 
     Input: `(batch, features)`, `tf.SparseTensor` with ascending indices or a dense tensor (then of
         any
@@ -211,16 +320,52 @@ class SparseDense(_RowLayer):
     TensorShape([2, 4])
     """
 
+    _neurons_are_rows = False
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        *,
+        strategy: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(
+            units,
+            activation,
+            use_bias,
+            kernel_initializer,
+            bias_initializer,
+            kernel_regularizer,
+            bias_regularizer,
+            activity_regularizer,
+            kernel_constraint,
+            bias_constraint,
+            current_strategy() if strategy is None else strategy,
+            name=name,
+            dtype=dtype,
+            trainable=trainable,
+        )
+
     def build(self, input_shape: Any) -> None:
         """Makes `kernel` `(features, units)` and `bias` `(units,)`."""
         dim = self._input_dim(input_shape)
-        if self.strategy is not None:
-            if isinstance(self.kernel_constraint, UnitRows):
-                raise ValueError(
-                    "UnitRows needs whole rows, but under an MPIModelParallel a rank holds a part "
-                    "of each feature's row of a SparseDense; leave the constraint out"
-                )
-            self._split = self.strategy.split(self, self.units, dim + self.use_bias, False)
+        if self.strategy is not None and isinstance(self.kernel_constraint, UnitRows):
+            raise ValueError(
+                "UnitRows needs whole rows, but under an MPIModelParallel a rank holds a part "
+                "of each feature's row of a SparseDense; leave the constraint out"
+            )
+        self._split_units(dim + self.use_bias, is_output=False)
         self._add_weights(dim, (dim, self.units), 1)
         self.built = True
 
@@ -229,69 +374,37 @@ class SparseDense(_RowLayer):
         if isinstance(inputs, tf.SparseTensor):
             # SciPy's matrices need not have ascending features; costs one look if they do.
             inputs = tf.sparse.reorder(tf.cast(inputs, tf.float32))
-            if self._split is not None:
-                inputs = inputs.with_values(self._split.enter(inputs.values))
+            inputs = inputs.with_values(self._sharding.enter(inputs.values))
             rows = ops.csr_from_sparse(inputs, self.kernel.shape[0])
             outputs = ops.csr_mat_mul(inputs.values, rows, self.kernel)
             width = self.kernel.shape[1]
             outputs = tf.cast(tf.ensure_shape(outputs, (None, width)), self.compute_dtype)
             if self.bias is not None:
                 outputs = keras.ops.add(outputs, self.bias)
-        else:
-            if self._split is not None:
-                inputs = self._split.enter(inputs)
-            outputs = _product(inputs, self.kernel, self.bias)
-        if self._split is None:
-            return self.activation(outputs)
-        return self._gathered(inputs, outputs)
-
-    def _gathered(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
-        """The whole layer's output from this rank's part before the activation."""
-        if isinstance(inputs, tf.SparseTensor):
             seen = [inputs.indices, inputs.values]
         else:
+            inputs = self._sharding.enter(inputs)
+            outputs = _product(inputs, self.kernel, self.bias)
             seen = [tf.convert_to_tensor(inputs)]
-        alone = self.activation in _OF_EACH_VALUE
-        if alone:
-            outputs = self.activation(outputs)
-        outputs = tf.cast(outputs, tf.float32)
-        leading, width = tf.shape(outputs)[:-1], outputs.shape[-1]
-        # Where a ReLU gives 0 its gradient is 0.
-        sparse = self.activation is keras.activations.relu
-        if outputs.shape.rank != 2:
-            outputs = tf.reshape(outputs, [-1, width])
-            whole = self._split.gather(outputs, sparse, seen)
-            whole = tf.reshape(whole, tf.concat([leading, [self.units]], axis=0))
-        else:
-            whole = self._split.gather(outputs, sparse, seen)
-        if self.compute_dtype != "float32":
-            whole = tf.cast(whole, self.compute_dtype)
-        return whole if alone else self.activation(whole)
+        return self._sharding.activated(outputs, self.activation, seen)
 
 
 class HashedLayer(_RowLayer):
     """What the layers share whose neurons a sampler picks: its state, its schedule, saving."""
 
-    def __init__(
-        self, units: int, sampler: samplers.Sampler, activation: Any = None, **kwargs: Any
-    ) -> None:
-        super().__init__(units, activation=activation, **kwargs)
+    def __init__(self, sampler: samplers.Sampler, *dense: Any, **settings: Any) -> None:
+        super().__init__(*dense, **settings)
         self.sampler = sampler
         self._built_weights: lazy.SampledWeights | None = None
 
     def build(self, input_shape: Any) -> None:
         """Makes `kernel` `(units, d)`, `bias` `(units,)` and the sampler's state."""
         dim = self._input_dim(input_shape)
-        part = {}
-        if self.strategy is not None:
-            self._split = self.strategy.split(self, self.units, dim + self.use_bias, True)
-            part = {"part": selectors.Part(self._split.begin, self._split.end)}
+        self._split_units(dim + self.use_bias, is_output=True)
         self._add_weights(dim, (self.units, dim), 0)
         with tf.init_scope():
             step = tf.Variable(0, dtype=tf.int64, trainable=False, name="sampler_step")
-        selector = (
-            None if self.sampler.selects_all else self.sampler.selector(self.units, dim, **part)
-        )
+        selector = None if self.sampler.selects_all else self.sampler.selector(self.shard, dim)
         self._built_weights = lazy.SampledWeights(self.kernel, self.bias, selector, step)
         if selector is not None:
             self._watch_kernel(selector)
@@ -354,17 +467,9 @@ class HashedLayer(_RowLayer):
         Raises:
             ValueError: The file was not written by a layer of this version and sampler.
         """
-        names = [str(i) for i in range(len(self.weights))]
         learned = self._learned()
-        missing = [name for name in (*names, "sampler_schedule", *learned) if name not in store]
-        if missing:
-            hash_family = getattr(self.sampler, "hash", None)
-            raise ValueError(
-                f"the saved weights of {self.name} lack {missing}: they were not written by a "
-                f"{type(self).__name__} of this version of tf_dslide (format {FORMAT}) with "
-                f"use_bias={self.use_bias}"
-                + (f" and hash={type(hash_family).__name__}" if learned else "")
-            )
+        self._expect_own_file(store, ["sampler_schedule", *learned])
+        names = [str(i) for i in range(len(self.weights))]
         super().load_own_variables({name: store[name] for name in names})
         step, *state = (int(value) for value in np.asarray(store["sampler_schedule"]))
         sampled = self._sampled_weights
@@ -393,32 +498,38 @@ class DSlideDense(HashedLayer):
     costs as much as the active neurons do (SLIDE, arXiv 1903.03129; D-SLIDE, arXiv 2201.12667,
     section 3).
 
-    Called eagerly, outside `tf.function`, TensorFlow computes the dense logits although nobody
-    needs them; the layer warns once. Wrap a custom training step in `tf.function`.
+    With any other loss or metric, or a layer behind it, the logits are computed after all; in
+    training that costs as much as `Dense`, and a `DenseCostWarning` says so once. Called eagerly,
+    outside `tf.function`, they are computed although nobody needs them: wrap a training step of
+    your own in `tf.function`.
 
     Args:
         units: Number of classes.
+        activation: The activation function; none by default. With `"softmax"` or `"sigmoid"` the
+            losses and metrics of this package still use the logits behind it; with another one
+            they treat the output as any other tensor, at dense cost.
+        use_bias: Whether a bias is added.
+        kernel_initializer: What `kernel` starts from.
+        bias_initializer: What `bias` starts from.
+        kernel_regularizer: A penalty on `kernel`, at the cost of all weights a step.
+        bias_regularizer: A penalty on `bias`.
+        activity_regularizer: A penalty on the output, at dense cost.
+        kernel_constraint: What `kernel` is projected to after a step, at the cost of all
+            weights, but for `UnitRows`.
+        bias_constraint: What `bias` is projected to after a step.
         sampler: Chooses the neurons that take part in a training step: a sampler of this package,
             its name, or `None` for `SharedLshSampler()`.
-        activation: As in `Dense`. With an activation other than `None` or `"softmax"` the losses
-            and metrics of this package treat the output as any other tensor, at dense cost.
-        use_bias: As in `Dense`.
-        kernel_initializer: As in `Dense`.
-        bias_initializer: As in `Dense`.
-        kernel_regularizer: As in `Dense`, at the cost of all weights a step.
-        bias_regularizer: As in `Dense`.
-        activity_regularizer: As in `Dense`, at dense cost.
-        kernel_constraint: As in `Dense`, at the cost of all weights a step, but for `UnitRows`.
-        bias_constraint: As in `Dense`.
-        strategy: An `MPIModelParallel` that splits the classes over ranks.
-        **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
+        strategy: An `MPIModelParallel` that splits the units over ranks; by default the one whose
+            `scope()` is open, if any.
+        name: Name of the layer.
+        dtype: Its dtype or dtype policy; weights are `float32` in each.
+        trainable: Whether the weights are trained.
 
     Input: `(batch, ..., d)`; a `tf.SparseTensor` `(batch, d)` is made dense. Output:
         `(batch, ..., units)`.
 
     Randomness: `sampler` and its hash family have seeds; the result does not depend on the number
-        of
-    threads. Memory: `kernel` `(units, d)` (a neuron is one contiguous row), and the sampler's
+    of threads. Memory: `kernel` `(units, d)` (a neuron is one contiguous row), and the sampler's
     tables.
 
     Raises:
@@ -437,87 +548,117 @@ class DSlideDense(HashedLayer):
     """
 
     def __init__(
-        self, units: int, sampler: Any = None, activation: Any = None, **kwargs: Any
+        self,
+        units: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        *,
+        sampler: Any = None,
+        strategy: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(units, samplers.get(sampler), activation=activation, **kwargs)
-
-    @property
-    def units_here(self) -> tuple[int, int]:
-        """First unit that `kernel` holds, and one past its last: all, unless ranks share them."""
-        return (0, self.units) if self._split is None else (self._split.begin, self._split.end)
+        super().__init__(
+            samplers.get(sampler),
+            units,
+            activation,
+            use_bias,
+            kernel_initializer,
+            bias_initializer,
+            kernel_regularizer,
+            bias_regularizer,
+            activity_regularizer,
+            kernel_constraint,
+            bias_constraint,
+            current_strategy() if strategy is None else strategy,
+            name=name,
+            dtype=dtype,
+            trainable=trainable,
+        )
+        self._notice = DenseLogitsNotice(self.name, 0 if self.sampler.selects_all else self.units)
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """The dense logits, carrying what computes with them lazily."""
-        if self._split is not None:
-            inputs = self._split.enter(inputs)
+        training = in_training(training)
+        inputs = self._sharding.enter(inputs)
         logits = _product(inputs, keras.ops.transpose(self.kernel), self.bias)
-        if self._split is not None:
-            logits = self._split.gather_logits(logits)
+        if training:
+            logits = self._notice.attach(logits)
+        logits = self._sharding.gather_logits(logits)
         outputs = self.activation(logits)
-        if self.activation not in (keras.activations.linear, keras.activations.softmax):
+        if self.activation not in MONOTONE:
             return outputs
-        if tf.executing_eagerly():
-            self._warn_of_eager_cost(outputs)
+        self._notice.eager(outputs)
+        return lazy.attach(outputs, self._lazy_logits(inputs, logits, training))
+
+    def _lazy_logits(
+        self, inputs: Any, logits: tf.Tensor | None, training: bool
+    ) -> lazy.DenseLogits:
         if isinstance(inputs, tf.SparseTensor):
             inputs = tf.sparse.to_dense(inputs)
         leading = tf.shape(inputs)[:-1]
         x = tf.cast(tf.reshape(inputs, [-1, self.kernel.shape[1]]), tf.float32)
-        make = lazy.DenseLogits if self._split is None else self._split.lazy_logits
-        return lazy.attach(
-            outputs, make(self._sampled_weights, x, leading, outputs, bool(training))
-        )
+        return self._sharding.lazy_logits(self._sampled_weights, x, leading, logits, training)
 
-    def _warn_of_eager_cost(self, outputs: tf.Tensor) -> None:
-        if getattr(self, "_warned", False) or outputs.shape.num_elements() < 1 << 22:
-            return
-        self._warned = True
-        warnings.warn(
-            f"{self.name} was called eagerly and computed all {outputs.shape} dense logits. Inside "
-            "tf.function (so in fit and evaluate without run_eagerly) they are left out when "
-            "nobody uses them.",
-            stacklevel=3,
-        )
-
-    def top_k(self, hidden: Any, k: int = 5, exact: bool = True) -> tuple[tf.Tensor, tf.Tensor]:
+    def top_k(
+        self, hidden: Any, k: int = 5, exclude: Any = None, *, exact: bool = True
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """The best classes for given inputs of this layer.
 
+        `tf_dslide.top_k_model` does so for the inputs of a whole model.
+
         Args:
-            hidden: `(batch, d)`, what the layer is called on.
+            hidden: `(batch, ..., d)`, what the layer is called on.
             k: Number of classes, at most `units`.
+            exclude: Labels that are not to be given: ids `(n,)` for all rows, or for each row its
+                own, as ids `(batch, ..., n)` padded with -1 or in another form that labels have.
             exact: Look at all units, block by block. Otherwise at those that the sampler picks for
                 the input, which is faster and may miss some.
 
         Returns:
-            Labels `(batch, k) int32` and logits `(batch, k) float32`, falling, the lower label
-            first among equals. With `exact=False`, -1 and -infinity where fewer than `k` were
-            picked.
+            Logits `(batch, ..., k) float32`, falling, and labels `(batch, ..., k) int32`, the lower
+            label first among equals. Minus infinity and -1 where fewer than `k` are left, or were
+            picked with `exact=False`.
 
         Raises:
-            ValueError: `k` is not in `1..units`, or the sampler has nothing to pick from.
-            tf.errors.InvalidArgumentError: `hidden` is not finite.
+            ValueError: `k` is not in `1..units`, or the sampler has nothing to pick from, or the
+                excluded labels have no form that is known.
+            tf.errors.InvalidArgumentError: `hidden` is not finite, or an excluded label is out of
+                range.
 
-        Memory: `(64, k)` a row and the output, never `(batch, units)`.
+        Memory: `(64, k)` a row and the output, never `(batch, units)`; with `exclude` as for so
+        many more classes as a row excludes at most.
 
         Example:
         >>> import numpy as np
         >>> from tf_dslide import DSlideDense
         >>> layer = DSlideDense(1000)
         >>> layer.build((None, 16))
-        >>> labels, scores = layer.top_k(np.ones((2, 16), "float32"), k=3)
+        >>> scores, labels = layer.top_k(np.ones((2, 16), "float32"), k=3)
         >>> labels.shape
         TensorShape([2, 3])
         """
-        if require_positive("k", k) > self.units:
-            raise ValueError(f"`k` is {k} but the layer has only {self.units} units")
+        weights = self._sampled_weights
         hidden = tf.cast(tf.convert_to_tensor(hidden), tf.float32)
-        if self._split is not None:
-            return self._split.top_k(
-                self._sampled_weights, hidden, k, exact or self.sampler.selects_all
-            )
-        if exact:
-            return self._sampled_weights.exact_top_k(hidden, k)
-        if self.sampler.selects_all:
+        if hidden.shape.rank < 2 or hidden.shape[-1] != weights.kernel.shape[1]:
             raise ValueError(
-                "`exact=False` needs a sampler that picks neurons; this layer has AllNeurons"
+                f"`hidden` must be (batch, ..., {weights.kernel.shape[1]}), as the input of "
+                f"{self.name}; received shape {hidden.shape}"
             )
-        return self._sampled_weights.likely_top_k(hidden, k)
+        return self._lazy_logits(hidden, None, training=False).best(k, exclude, exact)
+
+
+# Activations that keep the order of the logits, and whose losses are computed from these.
+MONOTONE = (
+    keras.activations.linear,
+    keras.activations.softmax,
+    keras.activations.sigmoid,
+)

@@ -1,4 +1,4 @@
-"""A linear classifier whose kernel is sparse: features are connected with the labels they meet."""
+"""A linear classifier whose kernel is sparse: a feature has weights for labels it occurs with."""
 
 from typing import Any
 
@@ -8,9 +8,11 @@ import tensorflow as tf
 
 from tf_dslide import lazy
 from tf_dslide._checks import of_format, require_positive
+from tf_dslide._costs import DenseLogitsNotice
 from tf_dslide._native import ops
 from tf_dslide._native.ops import Csr, Features, SparseKernel
 from tf_dslide.data.dataset import Dataset
+from tf_dslide.layers import MONOTONE, in_training
 from tf_dslide.optimizers import SparseAdagrad
 
 # Active neurons by default. P@1 of yso-finna, 2.4 labels a sample, after two epochs: 44.3 % with
@@ -19,18 +21,18 @@ _LEAST_ACTIVE = 25
 _ACTIVE_FOR_EACH_LABEL = 10
 
 # Raised when the meaning of a saved layer changes; files of another one are then refused.
-FORMAT = 1
+FORMAT = 2
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
 class DSlideLinear(keras.layers.Layer):
-    """A linear classifier of sparse features with very many classes, one-vs-rest.
+    """A linear one-vs-rest classifier of sparse features with very many classes.
 
     `logits = input @ kernel + bias`, where the kernel has a weight only for features and labels
-    that occur together in the training data: `adapt` finds these connections and starts each weight
-    at the share of the feature's samples that have the label. A feature is thus a bucket of
-    neurons, as those of a hash table, and a sample's active set are the neurons that its features
-    vote for most. In training only these and the labels are computed and updated.
+    that occur together in the training data: `adapt` finds these pairs and starts each weight at
+    the share of the feature's samples that have the label. A feature is thus a bucket of neurons,
+    as those of a hash table, and a sample's active set are the neurons of the highest logits. In
+    training only these and the labels are computed and updated.
 
     Words decide much in tagging, and a hidden layer of some hundred neurons cannot tell ten
     thousand words apart: on short texts this layer is more accurate than a network, and it is
@@ -38,21 +40,23 @@ class DSlideLinear(keras.layers.Layer):
 
     Args:
         units: Number of classes.
+        activation: `None`, `"softmax"` or `"sigmoid"`.
+        use_bias: Whether each class has a bias.
+        bias_initializer: What `bias` starts from; by default such that a class for which no feature
+            speaks has a probability below 1 %.
         active: Neurons besides its labels that are active in a sample in training, at most; by
             default ten for each label that a sample of the data has on average, 25 at least. Few
             are good for the first place: the best wrong labels are learned from. More are good for
             the places after it.
-        connections: Classes that a feature is connected with, at most.
-        scale: The weight that a connection starts with if every sample with the feature has the
-            label.
+        weights_per_feature: Classes that a feature has a weight for, at most.
+        scale: The weight to start with if every sample with the feature has the label.
         smoothing: Samples without any label that each feature is taken to have besides, so that a
             rare feature says less.
-        use_bias: Whether each class has a bias.
-        bias_initializer: As in `Dense`; by default such that a class without votes has a
-            probability below 1 %.
         train_bias: Whether the biases are trained. Only active neurons' are, which are hard
             negatives most of the time: on short texts a point of precision is lost by it.
-        **kwargs: Of `keras.layers.Layer`, such as `name` and `dtype`.
+        name: Name of the layer.
+        dtype: Its dtype or dtype policy; weights are `float32` in each.
+        trainable: Whether the weights are trained.
 
     Input: `(batch, features)`, `tf.SparseTensor` or dense, best with TF-IDF features in rows of
         length 1. Output: `(batch, units)` logits, which the losses and metrics of this package do
@@ -63,9 +67,9 @@ class DSlideLinear(keras.layers.Layer):
         tf.errors.InvalidArgumentError: A feature is out of range, or NaN or infinite; the message
             names row, feature and value.
 
-    Randomness: none. The result does not depend on the number of threads. Memory: 8 bytes for each
-    connection (`connections * features` at most) and what the optimizer keeps of it. Time a step:
-    the connections of the batch's features, `non-zeros * connections` at most.
+    Randomness: none. The result does not depend on the number of threads. Memory: 8 bytes a weight
+    (`weights_per_feature * features` at most) and what the optimizer keeps of it. Time a step: the
+    weights of the batch's features, `non-zeros * weights_per_feature` at most.
 
     Example:
     >>> import keras
@@ -84,19 +88,29 @@ class DSlideLinear(keras.layers.Layer):
     def __init__(
         self,
         units: int,
-        active: int | None = None,
-        connections: int = 1000,
-        scale: float = 7.0,
-        smoothing: float = 3.0,
+        activation: Any = None,
         use_bias: bool = True,
         bias_initializer: Any = None,
+        *,
+        active: int | None = None,
+        weights_per_feature: int = 1000,
+        scale: float = 7.0,
+        smoothing: float = 3.0,
         train_bias: bool = False,
-        **kwargs: Any,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(name=name, dtype=dtype, trainable=trainable)
+        self.activation = keras.activations.get(activation)
+        if self.activation not in MONOTONE:
+            raise ValueError(
+                "`activation` must be None, 'softmax' or 'sigmoid', which the losses and metrics "
+                f"look behind; received {activation!r}"
+            )
         self.units = require_positive("units", units)
         self.active = None if active is None else require_positive("active", active)
-        self.connections = require_positive("connections", connections)
+        self.weights_per_feature = require_positive("weights_per_feature", weights_per_feature)
         if scale < 0 or smoothing < 0:
             raise ValueError(
                 f"`scale` and `smoothing` must not be negative; received {scale} and {smoothing}"
@@ -109,8 +123,9 @@ class DSlideLinear(keras.layers.Layer):
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.train_bias = bool(train_bias)
         self.supports_jit = False
+        self._notice = DenseLogitsNotice(self.name, self.units)
         self.input_spec = keras.layers.InputSpec(ndim=2)
-        self._size: tuple[int, int] | None = None  # features and connections
+        self._size: tuple[int, int] | None = None  # features and weights
         self._found: tuple[Any, Any, Any] | None = None
         self.splits: Any = None
         self.neurons: Any = None
@@ -118,7 +133,7 @@ class DSlideLinear(keras.layers.Layer):
         self.bias: Any = None
 
     def adapt(self, data: Any, labels: Any = None) -> None:
-        """Connects features and labels that occur together; call it before the layer is built.
+        """Finds features and labels that occur together; call it before the layer is built.
 
         Args:
             data: A `tf_dslide.data.Dataset`, or features as a SciPy matrix `(samples, features)`.
@@ -130,7 +145,7 @@ class DSlideLinear(keras.layers.Layer):
                 the layer has units.
 
         Time: one pass over the pairs of features and labels of each sample. Memory: as much again
-        as the connections take.
+        as the weights take.
 
         Example:
         >>> from tf_dslide import DSlideLinear
@@ -153,7 +168,7 @@ class DSlideLinear(keras.layers.Layer):
             dataset.num_features,
             _csr(dataset.labels),
             self.units,
-            self.connections,
+            self.weights_per_feature,
             self.smoothing,
         )
         if self.active is None:
@@ -167,13 +182,13 @@ class DSlideLinear(keras.layers.Layer):
         self._found = splits, neurons, weights.astype(np.float32)
 
     def build(self, input_shape: Any) -> None:
-        """Makes `splits`, `neurons`, `kernel` `(connections,)` and `bias` `(units,)`."""
+        """Makes `splits`, `neurons`, `kernel` `(weights,)` and `bias` `(units,)`."""
         if self._size is None:
             raise ValueError(
                 f"{self.name} does not know yet which features and labels belong together: call "
                 "`adapt` with the training data first"
             )
-        features, connections = self._size
+        features, weights = self._size
         if input_shape[-1] != features:
             raise ValueError(
                 f"{self.name} was adapted to data with {features} features, but its input has the "
@@ -186,8 +201,8 @@ class DSlideLinear(keras.layers.Layer):
             )
         fixed = {"trainable": False, "initializer": "zeros"}
         self.splits = self.add_weight(name="splits", shape=(features + 1,), dtype="int64", **fixed)
-        self.neurons = self.add_weight(name="neurons", shape=(connections,), dtype="int32", **fixed)
-        self.kernel = self.add_weight(name="kernel", shape=(connections,), initializer="zeros")
+        self.neurons = self.add_weight(name="neurons", shape=(weights,), dtype="int32", **fixed)
+        self.kernel = self.add_weight(name="kernel", shape=(weights,), initializer="zeros")
         if self.use_bias:
             self.bias = self.add_weight(
                 name="bias",
@@ -203,21 +218,26 @@ class DSlideLinear(keras.layers.Layer):
             self._found = None
         self.built = True
 
-    def _connections(self) -> SparseKernel:
+    def _sparse_kernel(self) -> SparseKernel:
         splits, neurons = ops.value_of(self.splits), ops.value_of(self.neurons)
         return SparseKernel(splits, neurons, self.kernel, self.bias, self.units)
 
     def call(self, inputs: Any, training: bool | None = None) -> tf.Tensor:
         """The dense logits, carrying what computes with them lazily."""
-        x, connections = self._features(inputs), self._connections()
-        logits = tf.ensure_shape(ops.sparse_linear_logits(x, connections), (None, self.units))
-        outputs = tf.cast(logits, self.compute_dtype)
+        x, kernel = self._features(inputs), self._sparse_kernel()
+        training = in_training(training)
+        logits = tf.ensure_shape(ops.sparse_linear_logits(x, kernel), (None, self.units))
+        if training:
+            logits = self._notice.attach(logits)
+        outputs = self.activation(tf.cast(logits, self.compute_dtype))
+        return lazy.attach(outputs, self._lazy_logits(x, kernel, logits, training))
+
+    def _lazy_logits(
+        self, x: Features, kernel: SparseKernel, logits: tf.Tensor | None, training: bool
+    ) -> lazy.SparseLinearLogits:
         leading = tf.shape(x.rows.row_splits)[:1] - 1
         assert self.active is not None, "`adapt` sets it"
-        return lazy.attach(
-            outputs,
-            lazy.SparseLinearLogits(connections, x, self.active, leading, outputs, bool(training)),
-        )
+        return lazy.SparseLinearLogits(kernel, x, self.active, leading, logits, training)
 
     def _features(self, inputs: Any) -> Features:
         if not isinstance(inputs, tf.SparseTensor):
@@ -225,35 +245,35 @@ class DSlideLinear(keras.layers.Layer):
         inputs = tf.sparse.reorder(tf.cast(inputs, tf.float32))
         return Features(ops.csr_from_sparse(inputs, self.splits.shape[0] - 1), inputs.values)
 
-    def top_k(self, inputs: Any, k: int = 5) -> tuple[tf.Tensor, tf.Tensor]:
+    def top_k(self, inputs: Any, k: int = 5, exclude: Any = None) -> tuple[tf.Tensor, tf.Tensor]:
         """The best classes, exactly.
 
         Args:
             inputs: `(batch, features)`, what the layer is called on.
             k: Number of classes, at most `units`.
+            exclude: Labels that are not to be given, as in `DSlideDense.top_k`.
 
         Returns:
-            Labels `(batch, k) int32` and logits `(batch, k) float32`, falling, the lower label
-            first among equals.
+            Logits `(batch, k) float32`, falling, and labels `(batch, k) int32`, the lower label
+            first among equals; minus infinity and -1 where fewer than `k` are left.
 
         Raises:
             ValueError: `k` is not in `1..units`, or the layer is not built.
 
-        Memory: the output and the neurons that a row's features are connected with.
+        Memory: the output and the neurons that a row's features have weights for.
 
         Example:
         >>> from tf_dslide import DSlideLinear
         >>> layer = DSlideLinear(2)
         >>> layer.adapt([[1.0, 0.0], [0.0, 1.0]], [[1, 0], [0, 1]])
         >>> layer.build((None, 2))
-        >>> layer.top_k([[0.0, 1.0]], k=1)[0].numpy().tolist()
+        >>> layer.top_k([[0.0, 1.0]], k=1)[1].numpy().tolist()
         [[1]]
         """
         if not self.built:
             raise ValueError(f"{self.name} is not built: call it on an input first")
-        if require_positive("k", k) > self.units:
-            raise ValueError(f"`k` is {k} but the layer has only {self.units} units")
-        return ops.sparse_linear_top_k(self._features(inputs), self._connections(), k)
+        logits = self._lazy_logits(self._features(inputs), self._sparse_kernel(), None, False)
+        return logits.best(k, exclude, exact=True)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """`(batch, units)`."""
@@ -268,8 +288,9 @@ class DSlideLinear(keras.layers.Layer):
         return {
             **super().get_config(),
             "units": self.units,
+            "activation": keras.activations.serialize(self.activation),
             "active": self.active,
-            "connections": self.connections,
+            "weights_per_feature": self.weights_per_feature,
             "scale": self.scale,
             "smoothing": self.smoothing,
             "use_bias": self.use_bias,
@@ -281,7 +302,7 @@ class DSlideLinear(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "DSlideLinear":
-        """A layer from `get_config`, whose connections come with its weights.
+        """A layer from `get_config`, whose sparse kernel comes with its weights.
 
         Raises:
             ValueError: The configuration was saved in another format.

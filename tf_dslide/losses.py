@@ -1,15 +1,14 @@
-"""Cross-entropies over active sets: of the softmax, and of each neuron against all others."""
+"""Cross-entropies over active sets: of the softmax, and one-vs-rest."""
 
 from abc import abstractmethod
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend import get_keras_mask
-from keras.src.losses.loss import reduce_weighted_values
 
 from tf_dslide import labels as label_forms
 from tf_dslide import lazy
+from tf_dslide._compat import get_keras_mask, reduce_weighted_values, register_loss
 
 
 class _ActiveLoss(keras.losses.Loss):
@@ -95,7 +94,7 @@ class SlideCrossentropy(_ActiveLoss):
 
     @staticmethod
     def _of_dense(labels: label_forms.Csr, logits: tf.Tensor) -> tf.Tensor:
-        return _dense_crossentropy(labels, logits)
+        return lazy.dense_crossentropy(labels, logits)
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
@@ -149,10 +148,5 @@ class SlideBinaryCrossentropy(_ActiveLoss):
         return lazy.dense_binary_crossentropy(labels, logits)
 
 
-def _dense_crossentropy(labels: label_forms.Csr, logits: tf.Tensor) -> tf.Tensor:
-    logits = tf.cast(logits, tf.float32)
-    lengths = labels.row_lengths()
-    sums = lazy.sums_of_labels(labels, logits)
-    count = tf.cast(lengths, tf.float32)
-    losses = tf.reduce_logsumexp(logits, axis=1) - tf.math.divide_no_nan(sums, count)
-    return tf.where(lengths > 0, losses, tf.zeros_like(losses))
+register_loss("slide_crossentropy", SlideCrossentropy)
+register_loss("slide_binary_crossentropy", SlideBinaryCrossentropy)

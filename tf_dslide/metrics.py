@@ -1,15 +1,16 @@
 """Ranking metrics of extreme classification, without dense logits where the layer allows."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend import get_keras_mask
 
 from tf_dslide import labels as label_forms
 from tf_dslide import lazy
 from tf_dslide._checks import require_positive
+from tf_dslide._compat import get_keras_mask, register_metric
 from tf_dslide._packing import pack_counts, unpack_counts
 
 
@@ -60,7 +61,6 @@ class _RankingMetric(keras.metrics.Metric):
     def __init__(self, k: int, name: str, dtype: Any = None) -> None:
         super().__init__(name=name, dtype=dtype)
         self.k = require_positive("k", k)
-        lazy.expect_k(self.k)
         self._total = self.add_variable((), initializer="zeros", name="total")
         self._weight = self.add_variable((), initializer="zeros", name="weight")
 
@@ -85,7 +85,8 @@ class _RankingMetric(keras.metrics.Metric):
         else:
             top = tf.math.top_k(tf.reshape(y_pred, [-1, units]), k).indices
         weight = _row_weights(y_pred, sample_weight)
-        self._add(top, _hits(top, labels), labels, weight)
+        hits = tf.cast(label_forms.contains(labels, top), tf.float32)
+        self._add(top, hits, labels, weight)
 
     def _add(self, top: tf.Tensor, hits: tf.Tensor, labels: Any, weight: tf.Tensor) -> None:
         """Adds the rows' `_score` by default, with their weights."""
@@ -122,21 +123,6 @@ def _row_weights(y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
     if mask is not None:
         weight *= tf.cast(mask, tf.float32)
     return tf.reshape(weight, [-1])
-
-
-def _hits(top: tf.Tensor, labels: label_forms.Csr) -> tf.Tensor:
-    """Which of `top` `(rows, k)` are labels, as `float32`."""
-    # Row and id in one number; the labels' numbers ascend over the whole batch.
-    width = tf.constant(1 << 32, tf.int64)
-    ragged = tf.RaggedTensor.from_row_splits(labels.ids, labels.row_splits, validate=False)
-    keys = ragged.value_rowids() * width + tf.cast(labels.ids, tf.int64)
-    rows = tf.range(tf.shape(top, tf.int64)[0])[:, None]
-    wanted = tf.where(top >= 0, rows * width + tf.cast(top, tf.int64), -1)
-    # A last key that matches nothing keeps every place within the list.
-    keys = tf.concat([keys, [tf.int64.max]], axis=0)
-    places = tf.searchsorted(keys, tf.reshape(wanted, [-1]))
-    found = tf.equal(tf.gather(keys, places), tf.reshape(wanted, [-1]))
-    return tf.cast(tf.reshape(found, tf.shape(top)), tf.float32)
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
@@ -280,3 +266,14 @@ class PropensityScoredPrecisionAtK(_RankingMetric):
             "a": self._a,
             "b": self._b,
         }
+
+
+def _make_nameable(name: str, metric: Callable[[int], _RankingMetric]) -> None:
+    """Lets `compile(metrics=["precision_at_5"])` find a metric for each usual `k`."""
+    for k in (1, 3, 5, 10):
+        # Keras calls what it finds without arguments if it is a class.
+        register_metric(f"{name}_{k}", type(name, (), {"__new__": lambda _, k=k: metric(k)}))
+
+
+_make_nameable("precision_at", PrecisionAtK)
+_make_nameable("ndcg_at", NDCGAtK)

@@ -286,3 +286,7 @@ def _without_repeats(gradient: Any) -> Any:
     rows, places = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+
+# Names for `compile(optimizer="sparse_adam")`.
+keras.saving.get_custom_objects().update(sparse_adam=SparseAdam, sparse_adagrad=SparseAdagrad)

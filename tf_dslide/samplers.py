@@ -16,13 +16,13 @@ from tf_dslide.hashing import HashFamily, SimHash
 from tf_dslide.selectors import (
     Counts,
     NothingSelector,
-    Part,
     RandomSelector,
     Selector,
     SharedTableSelector,
     TableSelector,
     TableSettings,
 )
+from tf_dslide.sharding import Shard
 
 
 class Sampler:
@@ -31,11 +31,11 @@ class Sampler:
     #: Whether every neuron is active, so that the layer may work densely.
     selects_all = False
 
-    def selector(self, units: int, dim: int, part: Part | None = None) -> Selector:
-        """The sampler at work for a layer of `units` neurons with inputs of length `dim`.
+    def selector(self, shard: Shard, dim: int) -> Selector:
+        """What chooses active sets for a layer with inputs of length `dim`.
 
-        With a `part`, for the neurons of that range alone, counted from its beginning: they get
-        their share of the neurons that are active in the whole layer.
+        It does so for the neurons of the shard, counted from its beginning: they get their share of
+        the neurons that are active in the whole layer.
         """
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class AllNeurons(Sampler):
 
     selects_all = True
 
-    def selector(self, units: int, dim: int, part: Part | None = None) -> Selector:
+    def selector(self, shard: Shard, dim: int) -> Selector:
         """Nothing is to be selected."""
         return Selector()
 
@@ -135,6 +135,7 @@ class LshSampler(Sampler):
 
     def __init__(
         self,
+        *,
         hash: HashFamily | None = None,
         active: int | None = None,
         random: float = 0.8,
@@ -200,15 +201,12 @@ class LshSampler(Sampler):
         random = min(active - head, round(self.random * active))
         return Counts(active - head - random, head, random)
 
-    def selector(self, units: int, dim: int, part: Part | None = None) -> Selector:
-        """Hash tables for one layer or a part of it, empty until they are first needed."""
-        if part is not None and part.size == 0:
+    def selector(self, shard: Shard, dim: int) -> Selector:
+        """Hash tables for a layer's shard, empty until they are first needed."""
+        if shard.units == 0:
             return NothingSelector()
-        hash_family = self._hash_family(units, dim)
-        if part is None:
-            return self._table_selector(self._table_settings(units), units, hash_family)
-        settings = self._share(units, part)._table_settings(part.size)
-        return self._table_selector(settings, part.size, hash_family)
+        settings = self._share(shard)._table_settings(shard.units)
+        return self._table_selector(settings, shard.units, self._hash_family(shard.total, dim))
 
     def _hash_family(self, units: int, dim: int) -> HashFamily:
         """One of the layer's own: what `build` draws depends on the layer."""
@@ -232,14 +230,14 @@ class LshSampler(Sampler):
             seed=self.seed,
         )
 
-    def _share(self, units: int, part: Part) -> "LshSampler":
-        active = sum(self.counts_of(units))
-        # The parts' shares add up to the whole.
-        mine = active * part.end // units - active * part.begin // units
+    def _share(self, shard: Shard) -> "LshSampler":
+        active = sum(self.counts_of(shard.total))
+        # The shards' parts add up to the whole.
+        mine = active * shard.end // shard.total - active * shard.begin // shard.total
         # The whole layer's hash functions in tables with a part of its neurons: its buckets hold a
         # part of the layer's, and give that part of what they gave.
-        bucket = max(1, round(self.bucket_size * part.size / units))
-        changes = {"active": max(1, mine), "bucket_size": bucket, "seed": self.seed + part.begin}
+        bucket = max(1, round(self.bucket_size * shard.units / shard.total))
+        changes = {"active": max(1, mine), "bucket_size": bucket, "seed": self.seed + shard.begin}
         return type(self)(**{**self.get_config(), **changes})
 
     def get_config(self) -> dict[str, Any]:
@@ -305,15 +303,15 @@ class _SampledSoftmax(Sampler):
     distribution = ""
 
     def __init__(
-        self, num_sampled: int = 1024, subtract_log_q: bool = False, seed: int = 0
+        self, num_sampled: int = 1024, *, subtract_log_q: bool = False, seed: int = 0
     ) -> None:
         self.num_sampled = require_positive("num_sampled", num_sampled)
         self.subtract_log_q = bool(subtract_log_q)
         self.seed = int(seed)
 
-    def selector(self, units: int, dim: int, part: Part | None = None) -> Selector:
-        """The sampler at work."""
-        return RandomSelector(self, units, part or Part(0, units))
+    def selector(self, shard: Shard, dim: int) -> Selector:
+        """Draws for a layer's shard."""
+        return RandomSelector(self, shard)
 
     def log_expected_count(self, ids: tf.Tensor, units: int) -> tf.Tensor:
         """Logarithm of the expected number of times that each id is drawn in a step."""

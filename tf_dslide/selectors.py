@@ -1,6 +1,7 @@
-"""Samplers at work: what a layer holds to choose each sample's active set.
+"""What a layer holds to choose each sample's active set.
 
-A `Selector` has what changes in training: hash tables, when they are rebuilt, what was learned.
+A `Selector` is made by a sampler and has what changes in training: hash tables, when they are
+rebuilt, what was learned.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -11,6 +12,7 @@ import tensorflow as tf
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveSet, Csr, SharedAdjustment
 from tf_dslide.hashing import HashFamily
+from tf_dslide.sharding import Shard
 
 
 class Selection(NamedTuple):
@@ -33,18 +35,6 @@ def no_labels(x: tf.Tensor) -> Csr:
     return Csr(tf.zeros([rows + 1], tf.int64), tf.zeros([0], tf.int32))
 
 
-class Part(NamedTuple):
-    """The neurons `[begin, end)` of a layer."""
-
-    begin: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        """Number of neurons."""
-        return self.end - self.begin
-
-
 class Counts(NamedTuple):
     """Neurons of a sample that hashing picks (labels included), those of the head, random ones."""
 
@@ -54,7 +44,7 @@ class Counts(NamedTuple):
 
 
 class Selector:
-    """A sampler at work for one layer."""
+    """Chooses the active sets of one layer."""
 
     def select(
         self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
@@ -99,7 +89,7 @@ class Selector:
 
 
 class NothingSelector(Selector):
-    """For the part of a layer that has no neurons."""
+    """For a shard without neurons."""
 
     def select(
         self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
@@ -487,10 +477,9 @@ class RandomDraws(Protocol):
 class RandomSelector(Selector):
     """Neurons drawn for each step, the same for the whole batch."""
 
-    def __init__(self, sampler: RandomDraws, units: int, part: Part) -> None:
+    def __init__(self, sampler: RandomDraws, shard: Shard) -> None:
         self._sampler = sampler
-        self._units = units
-        self._part = part
+        self._shard = shard
 
     def select(
         self, x: tf.Tensor, labels: Csr | None, kernel: Any, bias: Any, step: tf.Tensor
@@ -498,13 +487,13 @@ class RandomSelector(Selector):
         """Draws once for the batch and adds each row's labels."""
         drawn, _ = ops.sample_neurons(
             step,
-            units=self._units,
+            units=self._shard.total,
             count=self._sampler.num_sampled,
             distribution=self._sampler.distribution,
             seed=self._sampler.seed,
         )
-        # The parts of a layer draw the same neurons, and each takes those that it has.
-        begin, end = self._part
+        # The shards of a layer draw the same neurons, and each takes those that it has.
+        begin, end = self._shard.begin, self._shard.end
         edges = tf.searchsorted(drawn, [begin, end])
         drawn = drawn[edges[0] : edges[1]] - begin
         own = no_labels(x) if labels is None else labels
@@ -512,7 +501,8 @@ class RandomSelector(Selector):
         if not self._sampler.subtract_log_q:
             return Selection(active)
         own_log, drawn_log = (
-            self._sampler.log_expected_count(ids + begin, self._units) for ids in (own.ids, drawn)
+            self._sampler.log_expected_count(ids + begin, self._shard.total)
+            for ids in (own.ids, drawn)
         )
         every_row = tf.ones(tf.shape(own.row_splits)[:1] - 1)
         return Selection(active, (-own_log, SharedAdjustment(every_row, -drawn_log)))

@@ -1,12 +1,32 @@
 """Which rank holds which part of a layer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 _ATTRIBUTE = "_dslide_shard"
+
+
+# The strategies whose scopes are open, the innermost last.
+_scopes: list[Any] = []
+
+
+@contextmanager
+def strategy_scope(strategy: Any) -> Iterator[Any]:
+    """Splits the layers made within by `strategy`, as if each had been given it."""
+    _scopes.append(strategy)
+    try:
+        yield strategy
+    finally:
+        _scopes.pop()
+
+
+def current_strategy() -> Any:
+    """The strategy of the innermost open scope, or `None`."""
+    return _scopes[-1] if _scopes else None
 
 
 @dataclass(frozen=True)

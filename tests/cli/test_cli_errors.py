@@ -246,8 +246,8 @@ def altered(trained, path, change):
 def test_model_of_another_version(files, trained, tmp_path):
     def from_the_future(config):
         text = json.dumps(config)
-        assert '"format": 1' in text
-        return json.loads(text.replace('"format": 1', '"format": 99'))
+        assert '"format": 2' in text
+        return json.loads(text.replace('"format": 2', '"format": 99'))
 
     path = altered(trained, tmp_path / "future.keras", from_the_future)
     for command in ("evaluate", "predict"):

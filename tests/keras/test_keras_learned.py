@@ -74,7 +74,9 @@ def test_learning_raises_recall_at_the_same_budget(seed):
         LearnedHash(BITS, TABLES, steps=0, seed=seed),
         LearnedHash(BITS, TABLES, seed=seed),
     ):
-        sampler = LshSampler(family, active=100, random=0, head=0, rebuild_every=1, rebuild_decay=0)
+        sampler = LshSampler(
+            hash=family, active=100, random=0, head=0, rebuild_every=1, rebuild_decay=0
+        )
         layer = layer_of(sampler, kernel, bias)
         for step in range(1, 4):
             select(layer, x[step * ROWS :][:ROWS], step)
@@ -121,7 +123,7 @@ def test_the_first_step_learns_and_a_prediction_does_not(sampler):
 
 
 def test_replaced_weights_do_not_lead_to_learning():
-    model = compiled(LshSampler(LearnedHash(4, 6), active=60, rebuild_every=100))
+    model = compiled(LshSampler(hash=LearnedHash(4, 6), active=60, rebuild_every=100))
     x, y = batch()
     model.train_on_batch(x, y)
     before = codes_of(model.layers[-1], x)[1]
@@ -134,7 +136,9 @@ def test_replaced_weights_do_not_lead_to_learning():
 @pytest.mark.parametrize("rows", [0, 1, 3])
 @pytest.mark.parametrize("units", [1, 2, 5])
 def test_few_rows_and_few_neurons(rows, units):
-    layer = DSlideDense(units, sampler=LshSampler(LearnedHash(2, 3), active=4, random=0, head=0))
+    layer = DSlideDense(
+        units, sampler=LshSampler(hash=LearnedHash(2, 3), active=4, random=0, head=0)
+    )
     layer.build((None, 7))
     own = select(layer, np.ones((rows, 7), "float32"), 1)
     assert own.row_splits.shape == [rows + 1]
@@ -142,7 +146,7 @@ def test_few_rows_and_few_neurons(rows, units):
 
 def test_equal_neurons_and_no_bias_are_nothing_to_learn_from():
     layer = DSlideDense(
-        50, use_bias=False, kernel_initializer="zeros", sampler=LshSampler(LearnedHash(3, 4))
+        50, use_bias=False, kernel_initializer="zeros", sampler=LshSampler(hash=LearnedHash(3, 4))
     )
     layer.build((None, 7))
     before = codes_of(layer, np.ones((2, 7), "float32"))
@@ -155,7 +159,7 @@ def test_one_seed_one_training_and_seeds_differ():
     x, y = batch()
     runs = []
     for seed in (0, 0, 1):
-        model = compiled(LshSampler(LearnedHash(4, 6, seed=seed), active=60, rebuild_every=2))
+        model = compiled(LshSampler(hash=LearnedHash(4, 6, seed=seed), active=60, rebuild_every=2))
         model.fit(x, y, epochs=3, batch_size=8, verbose=0)
         runs.append([model.get_weights()[0], *codes_of(model.layers[-1], x)])
     assert all((a == b).all() for a, b in zip(runs[0], runs[1], strict=True))
@@ -165,7 +169,7 @@ def test_one_seed_one_training_and_seeds_differ():
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
 def test_what_was_learned_is_saved(ending, tmp_path):
     x, y = batch()
-    sampler = LshSampler(LearnedHash(4, 6), active=60, rebuild_every=2)
+    sampler = LshSampler(hash=LearnedHash(4, 6), active=60, rebuild_every=2)
     model = compiled(sampler)
     model.fit(x, y, epochs=3, batch_size=8, verbose=0)
     model.layers[-1].rebuild()
@@ -192,7 +196,9 @@ def test_what_was_learned_is_saved(ending, tmp_path):
 def test_weights_saved_with_another_hash_are_refused(tmp_path):
     compiled(LshSampler(active=60)).save_weights(tmp_path / "a.weights.h5")
     with pytest.raises(ValueError, match="hash=LearnedHash"):
-        compiled(LshSampler(LearnedHash(4, 6), active=60)).load_weights(tmp_path / "a.weights.h5")
+        compiled(LshSampler(hash=LearnedHash(4, 6), active=60)).load_weights(
+            tmp_path / "a.weights.h5"
+        )
 
 
 @pytest.mark.parametrize(
@@ -218,14 +224,14 @@ def test_bad_drift(drift):
 
 def test_new_functions_in_place_of_learned_ones_are_refused():
     with pytest.raises(ValueError, match=r"`rehash_every`.*LearnedHash has learned.*received 3"):
-        LshSampler(LearnedHash(), rehash_every=3)
+        LshSampler(hash=LearnedHash(), rehash_every=3)
 
 
 def test_the_first_learning_that_can_centres_the_vectors():
     """A round without anything to learn from does not count as the first."""
     kernel, bias, x = skewed(0)
     sampler = LshSampler(
-        LearnedHash(3, 4, steps=0), random=0, head=0, rebuild_every=1, rebuild_decay=0
+        hash=LearnedHash(3, 4, steps=0), random=0, head=0, rebuild_every=1, rebuild_decay=0
     )
     layer = layer_of(sampler, np.zeros_like(kernel), bias)
     select(layer, x[:9], 1)
@@ -267,7 +273,7 @@ def test_the_limit_is_the_share_of_changed_codes(share):
     changed = kernel.copy()
     changed[: round(share * 200)] *= -1
     for limit in (0.05, 0.2, 0.6):
-        sampler = LshSampler(SimHash(6, 10), rebuild_every=1, rebuild_decay=0)
+        sampler = LshSampler(hash=SimHash(6, 10), rebuild_every=1, rebuild_decay=0)
         sampler = LshSampler.from_config({**sampler.get_config(), "rebuild_on_drift": limit})
         layer = layer_of(sampler, kernel, np.zeros(200, "float32"))
         x = np.ones((2, DIM), "float32")

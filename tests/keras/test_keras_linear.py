@@ -69,7 +69,9 @@ def test_starts_at_the_share_of_samples_that_have_the_label(data):
 
 @pytest.mark.parametrize(("use_bias", "train_bias"), [(True, True), (True, False), (False, False)])
 def test_training_is_that_of_a_dense_layer_with_the_same_connections(data, use_bias, train_bias):
-    layer = adapted(data, active=UNITS, connections=9, use_bias=use_bias, train_bias=train_bias)
+    layer = adapted(
+        data, active=UNITS, weights_per_feature=9, use_bias=use_bias, train_bias=train_bias
+    )
     model = model_of(layer)
     kernel, connected = dense_kernel(layer)
     bias = np.full(UNITS, -5.0 if use_bias else 0.0)
@@ -116,13 +118,13 @@ def test_evaluation_is_that_of_the_dense_logits(data, loss):
     hits = np.take_along_axis(y, best, 1).sum() / 3 / ROWS
     assert result["precision_at_3"] == pytest.approx(hits, abs=1e-6)
     assert result["loss"] == pytest.approx(float(loss(y, logits)), rel=1e-4)
-    labels, scores = layer.top_k(_sparse(data.features), k=3)
+    scores, labels = layer.top_k(_sparse(data.features), k=3)
     np.testing.assert_array_equal(labels, best)
     np.testing.assert_allclose(scores, np.take_along_axis(logits, best, 1), rtol=1e-5)
 
 
 def test_other_losses_train_the_dense_logits(data):
-    layer = adapted(data, connections=9, train_bias=True)
+    layer = adapted(data, weights_per_feature=9, train_bias=True)
     model = model_of(layer)
     kernel, connected = dense_kernel(layer)
     model.compile(
@@ -157,7 +159,7 @@ def test_learns_more_than_it_starts_with():
 
 
 def test_saves_and_loads_with_its_connections(data, tmp_path):
-    model = model_of(adapted(data, connections=5))
+    model = model_of(adapted(data, weights_per_feature=5))
     model.compile(SparseAdagrad(0.5), SlideBinaryCrossentropy())
     model.fit(batches(data, 8), verbose=0, shuffle=False)
     path = tmp_path / "model.keras"
@@ -177,7 +179,7 @@ def test_saves_and_loads_with_its_connections(data, tmp_path):
     [
         (lambda data: DSlideLinear(0), "units"),
         (lambda data: DSlideLinear(3, active=0), "active"),
-        (lambda data: DSlideLinear(3, connections=0), "connections"),
+        (lambda data: DSlideLinear(3, weights_per_feature=0), "weights_per_feature"),
         (lambda data: DSlideLinear(3, scale=-1.0), "must not be negative"),
         (lambda data: DSlideLinear(3, smoothing=-1.0), "must not be negative"),
         (lambda data: DSlideLinear(3).build((None, 4)), "call `adapt`"),

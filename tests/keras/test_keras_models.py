@@ -552,7 +552,7 @@ def test_mixed_precision(policy, sparse, sampler, data):
         wanted = softmax_crossentropy(logits, targets([[i] for i in y], UNITS))[0].mean()
         close(model.evaluate(fed, y, verbose=0)[0], wanted, relative=2e-2)
         hidden = model.layers[0](fed)
-        labels, _ = model.layers[1].top_k(hidden, k=1)
+        _, labels = model.layers[1].top_k(hidden, k=1)
         assert labels.shape == (len(x), 1)
     finally:
         keras.config.set_dtype_policy(before)

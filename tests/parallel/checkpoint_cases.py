@@ -21,7 +21,7 @@ from tf_dslide.data import batches, make_synthetic
 from tf_dslide.parallel.communicator import Communicator
 from tf_dslide.parallel.exchanges import Exchanges
 from tf_dslide.parallel.lone import LoneCommunicator
-from tf_dslide.parallel.strategy import Split
+from tf_dslide.parallel.strategy import RankSharding
 
 FEATURES, HIDDEN, UNITS = 30, 5, 17
 
@@ -36,8 +36,8 @@ class StandIn:
         self.exchanges = Exchanges(self.communicator, "float32", 16)
         self.rank, self.size, self._cut = rank, size, cut
 
-    def split(self, layer: Any, units: int, parameters: int, is_output: bool) -> Split:
-        return Split(self, self._cut(units, self.size), units)
+    def shard(self, layer: Any, units: int, parameters: int, is_output: bool) -> RankSharding:
+        return RankSharding(self, self._cut(units, self.size), units)
 
 
 def uneven(units: int, ranks: int) -> list[tuple[int, int]]:

@@ -40,21 +40,22 @@ class Tables(samplers.Sampler):
     def __init__(self, sampler, ranks):
         self.sampler, self.ranks = sampler, ranks
 
-    def selector(self, units, dim):
-        return TablesSelector(self.sampler, units, dim, sharding.equal_ranges(units, self.ranks))
+    def selector(self, shard, dim):
+        ranges = sharding.equal_ranges(shard.total, self.ranks)
+        return TablesSelector(self.sampler, shard.total, dim, ranges)
 
 
 class TablesSelector(selectors.Selector):
     def __init__(self, sampler, units, dim, ranges):
-        self.parts = [selectors.Part(*edges) for edges in ranges]
-        self.selectors = [sampler.selector(units, dim, part) for part in self.parts]
+        self.parts = [sharding.Shard(*edges, units) for edges in ranges]
+        self.selectors = [sampler.selector(part, dim) for part in self.parts]
 
     def select(self, x, labels, kernel, bias, step):
         kernel, bias = (tf.convert_to_tensor(v) for v in (kernel, bias))
         chosen = []
         for part, selector in zip(self.parts, self.selectors, strict=True):
-            mine = None if labels is None else labels_within(labels, *part)
-            cut = slice(*part)
+            mine = None if labels is None else labels_within(labels, part.begin, part.end)
+            cut = slice(part.begin, part.end)
             chosen.append(selector.select(x, mine, kernel[cut], bias[cut], step))
         return joined(chosen, self.parts, tf.shape(x)[0])
 
@@ -210,7 +211,7 @@ def check_answers(name, case, model, whole):
         close(f"{name}, scores of the best {k}", scores, other_scores, 20 * tolerance)
         assert np.mean(ids == np.asarray(other_ids)) > 0.9, name
     if isinstance(model.layers[-1].sampler, LshSampler):
-        ids, scores = model.layers[-1].top_k(hidden, 3, exact=False)
+        scores, ids = model.layers[-1].top_k(hidden, 3, exact=False)
         logits = model.layers[-1](hidden).numpy()
         found = ids.numpy() >= 0
         rows = np.arange(len(logits))[:, None].repeat(3, 1)[found]
@@ -255,7 +256,7 @@ CASES = {
         "second": 8,
         "between": True,
         "wide": 300,
-        "wide_sampler": LshSampler(SimHash(3, tables=4), 50, random=0.1),
+        "wide_sampler": LshSampler(hash=SimHash(3, tables=4), active=50, random=0.1),
     },
     "dense input": {"sampler": AllNeurons, "units": 23, "sparse": False},
     "stock loss": {"sampler": AllNeurons, "units": 23, "loss": stock_loss, "thorough": True},
@@ -263,18 +264,20 @@ CASES = {
     "corrected": {"sampler": lambda: UniformSampler(8, subtract_log_q=True), "units": 41},
     "log_uniform": {"sampler": lambda: LogUniformSampler(9, subtract_log_q=True), "units": 41},
     "lsh": {
-        "sampler": lambda: LshSampler(SimHash(3, tables=4), 30, rebuild_every=3),
+        "sampler": lambda: LshSampler(hash=SimHash(3, tables=4), active=30, rebuild_every=3),
         "thorough": True,
         **TABLES,
     },
     "lsh, hashed only": {
-        "sampler": lambda: LshSampler(SimHash(3, tables=4), 30, random=0, head=0, rebuild_every=3),
+        "sampler": lambda: LshSampler(
+            hash=SimHash(3, tables=4), active=30, random=0, head=0, rebuild_every=3
+        ),
         **TABLES,
     },
     "lsh, new functions": {
         "sampler": lambda: LshSampler(
-            SimHash(3, tables=4),
-            30,
+            hash=SimHash(3, tables=4),
+            active=30,
             bucket_size=8,
             rebuild_every=3,
             bucket_policy="reservoir",
@@ -284,21 +287,21 @@ CASES = {
         **TABLES,
     },
     "lsh, learned": {
-        "sampler": lambda: LshSampler(LearnedHash(3, tables=4), 30, rebuild_every=3),
+        "sampler": lambda: LshSampler(hash=LearnedHash(3, tables=4), active=30, rebuild_every=3),
         **TABLES,
     },
     # On three ranks one has none.
     "few units, lsh": {
-        "sampler": lambda: LshSampler(SimHash(2, tables=3), 2, rebuild_every=3),
+        "sampler": lambda: LshSampler(hash=SimHash(2, tables=3), active=2, rebuild_every=3),
         "units": 2,
     },
     "few units, shared lsh": {
-        "sampler": lambda: SharedLshSampler(SimHash(2, tables=3), 3, rebuild_every=3),
+        "sampler": lambda: SharedLshSampler(hash=SimHash(2, tables=3), active=3, rebuild_every=3),
         "units": 3,
     },
     "few units, uniform": {"sampler": lambda: UniformSampler(2, subtract_log_q=True), "units": 3},
     "shared lsh": {
-        "sampler": lambda: SharedLshSampler(SimHash(3, tables=4), 30, rebuild_every=3),
+        "sampler": lambda: SharedLshSampler(hash=SimHash(3, tables=4), active=30, rebuild_every=3),
         **TABLES,
     },
 }

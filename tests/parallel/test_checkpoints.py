@@ -94,7 +94,7 @@ SAMPLERS = {
         seed=2,
     ),
     "learned": LshSampler(
-        LearnedHash(bits=3, tables=5), 12, rebuild_every=7, rebuild_on_drift=0.05
+        hash=LearnedHash(bits=3, tables=5), active=12, rebuild_every=7, rebuild_on_drift=0.05
     ),
     "all": AllNeurons(),
 }
@@ -369,7 +369,7 @@ def test_the_same_ranks_keep_their_tables_and_others_build_new_ones(tmp_path):
 
 @pytest.mark.slow
 def test_what_rank_0_learned_serves_other_numbers_of_ranks(tmp_path):
-    sampler = LshSampler(LearnedHash(bits=2, tables=3), active=8, rebuild_every=5)
+    sampler = LshSampler(hash=LearnedHash(bits=2, tables=3), active=8, rebuild_every=5)
     parts = Parts(2, sampler=sampler)
     for rank, model in enumerate(parts.models):
         for variable in model.layers[-1]._sampled_weights.selector.learned.values():
@@ -386,10 +386,10 @@ def test_what_rank_0_learned_serves_other_numbers_of_ranks(tmp_path):
 @pytest.mark.slow
 def test_learning_begins_again_with_another_sampler(tmp_path):
     hash_family = LearnedHash(bits=2, tables=3)
-    model = build(sampler=LshSampler(hash_family, active=8, rebuild_every=500))
+    model = build(sampler=LshSampler(hash=hash_family, active=8, rebuild_every=500))
     train(model, 0, 1)
     save_checkpoint(tmp_path / "a", model)
-    other = build(sampler=LshSampler(hash_family, active=9, rebuild_every=500))
+    other = build(sampler=LshSampler(hash=hash_family, active=9, rebuild_every=500))
     load_checkpoint(tmp_path / "a", other)
     rounds = other.layers[-1]._sampled_weights.selector.learned["hash_rounds"]
     assert rounds == 0
@@ -399,7 +399,11 @@ def test_learning_begins_again_with_another_sampler(tmp_path):
 
 def test_ranks_that_have_drifted_apart_get_their_own_functions_back(tmp_path):
     sampler = LshSampler(
-        SimHash(bits=2, tables=3), active=8, rehash_every=1, rebuild_on_drift=0.1, rebuild_every=5
+        hash=SimHash(bits=2, tables=3),
+        active=8,
+        rehash_every=1,
+        rebuild_on_drift=0.1,
+        rebuild_every=5,
     )
     parts = Parts(2, sampler=sampler)
     selectors = [model.layers[-1]._sampled_weights.selector for model in parts.models]

@@ -79,7 +79,7 @@ def best_labels(
             hashing found too few.
     """
     for features, _ in batches(data, batch_size):
-        found, scores = layer.top_k(hidden(features, training=False), k, **how)
+        scores, found = layer.top_k(hidden(features, training=False), k, **how)
         yield found.numpy(), scores.numpy()
 
 

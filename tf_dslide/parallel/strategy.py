@@ -5,7 +5,8 @@ import os
 import sys
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ from tf_dslide._checks import require_positive
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveLogits, Csr, SoftmaxTotals
 from tf_dslide._version import __version__
+from tf_dslide.layer_sharding import LayerSharding
 from tf_dslide.parallel import messages
 from tf_dslide.parallel.communicator import Communicator
 from tf_dslide.parallel.exchanges import Exchanges, labels_within
@@ -76,8 +78,9 @@ class MPIModelParallel:
 
     strategy = MPIModelParallel()
     model = keras.Sequential([keras.Input((135_909,), sparse=True)])
-    model.add(SparseDense(128, activation="relu", strategy=strategy))
-    model.add(DSlideDense(670_091, strategy=strategy))
+    with strategy.scope():
+        model.add(SparseDense(128, activation="relu"))
+        model.add(DSlideDense(670_091))
     ```
     """
 
@@ -152,8 +155,21 @@ class MPIModelParallel:
             )
         return sharding.balanced_ranges(self._unit_load, self.size)
 
-    def split(self, layer: Any, units: int, parameters: int, is_output: bool) -> "Split":
-        """A layer's part on this rank, once all ranks agree on the layer.
+    def scope(self) -> AbstractContextManager["MPIModelParallel"]:
+        """Within it, each new `SparseDense` and `DSlideDense` is split by this strategy.
+
+        Example:
+
+        ```python
+        with strategy.scope():
+            model.add(SparseDense(128, activation="relu"))
+            model.add(DSlideDense(670_091))
+        ```
+        """
+        return sharding.strategy_scope(self)
+
+    def shard(self, layer: Any, units: int, parameters: int, is_output: bool) -> "RankSharding":
+        """Where a layer's units are, once all ranks agree on the layer.
 
         Args:
             layer: The layer; its configuration must be the same on all ranks.
@@ -171,7 +187,7 @@ class MPIModelParallel:
         self._plans.append(sharding.LayerPlan(layer.name, ranges, parameters))
         if is_output and self._verbose:
             self._print_plan()
-        return Split(self, ranges, units)
+        return RankSharding(self, ranges, units)
 
     def _print_plan(self) -> None:
         print(
@@ -198,29 +214,22 @@ class MPIModelParallel:
         )
 
 
-class Split:
-    """One layer's units on the ranks.
+class RankSharding(LayerSharding):
+    """The units of a layer that is split over ranks.
 
     Attributes:
         strategy: The strategy.
         ranges: `[begin, end)` of each rank.
-        begin: First unit of this rank.
-        end: One past its last.
-        total: Units of the whole layer.
+        shard: The units of this rank.
     """
 
     def __init__(
         self, strategy: MPIModelParallel, ranges: Sequence[tuple[int, int]], total: int
     ) -> None:
+        super().__init__(total)
         self.strategy = strategy
         self.ranges = ranges
-        self.begin, self.end = ranges[strategy.rank]
-        self.total = total
-
-    @property
-    def units(self) -> int:
-        """Units of this rank."""
-        return self.end - self.begin
+        self.shard = sharding.Shard(*ranges[strategy.rank], total)
 
     @property
     def columns(self) -> list[int]:
@@ -233,12 +242,26 @@ class Split:
 
     def mark(self, variable: Any, axis: int) -> None:
         """Notes which part of the whole a variable holds."""
-        sharding.mark(variable, sharding.Shard(self.begin, self.end, self.total), axis)
+        sharding.mark(variable, self.shard, axis)
 
-    def gather(self, local: tf.Tensor, sparse: bool, seen: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The whole layer's output from this rank's columns."""
-        exchanges = self.strategy.exchanges
-        return exchanges.gather_columns(local, self.columns, sparse, seen).whole
+    def activated(
+        self, outputs: tf.Tensor, activation: Callable[..., Any], seen: Sequence[tf.Tensor]
+    ) -> tf.Tensor:
+        """The activations of all ranks' units."""
+        dtype, leading, width = outputs.dtype, tf.shape(outputs)[:-1], outputs.shape[-1]
+        alone = activation in _OF_EACH_VALUE
+        if alone:
+            outputs = activation(outputs)
+        local = tf.cast(outputs, tf.float32)
+        if outputs.shape.rank != 2:
+            local = tf.reshape(local, [-1, width])
+        # Where a ReLU gives 0 its gradient is 0.
+        sparse = activation is keras.activations.relu
+        whole = self.strategy.exchanges.gather_columns(local, self.columns, sparse, seen).whole
+        if outputs.shape.rank != 2:
+            whole = tf.reshape(whole, tf.concat([leading, [self.shard.total]], axis=0))
+        whole = tf.cast(whole, dtype)
+        return whole if alone else activation(whole)
 
     def enter(self, x: tf.Tensor) -> tf.Tensor:
         """An input that all ranks hold, for the layer whose units are split."""
@@ -248,34 +271,52 @@ class Split:
 
     def gather_logits(self, local: tf.Tensor) -> tf.Tensor:
         """The dense logits of all units from those of this rank's; nothing if nobody uses them."""
-        flat = tf.reshape(local, [-1, self.units])
+        flat = tf.reshape(local, [-1, self.shard.units])
         whole = self.strategy.exchanges.gather_logits(tf.cast(flat, tf.float32), self.columns)
-        shape = tf.concat([tf.shape(local)[:-1], [self.total]], axis=0)
+        shape = tf.concat([tf.shape(local)[:-1], [self.shard.total]], axis=0)
         whole = tf.cast(tf.reshape(whole, shape), local.dtype)
-        whole.set_shape([*local.shape[:-1], self.total])
+        whole.set_shape([*local.shape[:-1], self.shard.total])
         return whole
 
     def top_k(
         self, weights: lazy.SampledWeights, x: tf.Tensor, k: int, exact: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The best `k` of all ranks' units for each row of `x`."""
-        if exact:
-            return best_of_all(self, weights, x, k)
-        ids, scores = weights.likely_top_k(x, k)
-        return self.strategy.exchanges.best(ids, scores, k, self.begin)
+        if not exact:
+            ids, scores = weights.likely_top_k(x, k)
+        elif self.shard.units:
+            ids, scores = weights.exact_top_k(x, min(k, self.shard.units))
+        else:
+            nothing = tf.zeros([tf.shape(x)[0], 0])
+            ids, scores = tf.cast(nothing, tf.int32), nothing
+        return self.strategy.exchanges.best(ids, scores, k, self.shard.begin)
 
-    def lazy_logits(self, *arguments: Any) -> "SplitLogits":
-        """As `lazy.LazyLogits`, for all ranks' units."""
-        return SplitLogits(self, *arguments)
+    def lazy_logits(self, *arguments: Any) -> "RankLogits":
+        """Lazy logits of all ranks' units; arguments of `lazy.DenseLogits`."""
+        return RankLogits(self, *arguments)
+
+
+# Activations that look at each value alone: a rank can apply them to its own columns.
+_OF_EACH_VALUE = (
+    keras.activations.linear,
+    keras.activations.relu,
+    keras.activations.tanh,
+    keras.activations.sigmoid,
+    keras.activations.gelu,
+    keras.activations.silu,
+    keras.activations.elu,
+    keras.activations.selu,
+    keras.activations.softplus,
+)
 
 
 class _SliceOf(keras.initializers.Initializer):
     """Initial values of a part: the whole is made, compared between ranks, and cut."""
 
     def __init__(
-        self, split: Split, whole: Any, shape: tuple[int, ...], axis: int, name: str
+        self, layer: RankSharding, whole: Any, shape: tuple[int, ...], axis: int, name: str
     ) -> None:
-        self._split, self._whole, self._shape, self._axis = split, whole, shape, axis
+        self._layer, self._whole, self._shape, self._axis = layer, whole, shape, axis
         self._name = name
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
@@ -283,13 +324,13 @@ class _SliceOf(keras.initializers.Initializer):
         # with nothing behind the whole's place both moments of the optimizer fit there.
         place = tf.raw_ops.Empty(shape=shape, dtype=dtype or "float32")
         values = self._make(dtype)
-        self._split.strategy.communicator.agree(
+        self._layer.strategy.communicator.agree(
             f"initial values of {self._name} (set the same seed on all ranks, as by "
             "keras.utils.set_random_seed)",
             zlib.crc32(tf.reshape(values, [-1])[:4096].numpy().tobytes()),
         )
         del place
-        cut = slice(self._split.begin, self._split.end)
+        cut = slice(self._layer.shard.begin, self._layer.shard.end)
         # A slice of rows is a view, which would keep the whole in memory.
         return tf.raw_ops.DeepCopy(x=values[cut] if self._axis == 0 else values[:, cut])
 
@@ -321,18 +362,22 @@ _RANDOM = (
 )
 
 
-class SplitLogits(lazy.DenseLogits):
+class RankLogits(lazy.DenseLogits):
     """Lazy logits of a layer whose units are on several ranks."""
 
-    def __init__(self, split: Split, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._split = split
-        self._exchanges = split.strategy.exchanges
+    _sharding: RankSharding
 
     @property
     def units(self) -> int:
         """Number of classes, of all ranks."""
-        return self._split.total
+        return self._sharding.shard.total
+
+    @property
+    def _exchanges(self) -> Exchanges:
+        return self._sharding.strategy.exchanges
+
+    def _mine(self, labels: Csr) -> Csr:
+        return labels_within(labels, self._sharding.shard.begin, self._sharding.shard.end)
 
     def _loss(self, labels: Csr, binary: bool) -> tf.Tensor:
         if binary:
@@ -344,7 +389,7 @@ class SplitLogits(lazy.DenseLogits):
 
     def _full_crossentropy(self, labels: Csr) -> tf.Tensor:
         weights = self._weights
-        mine = labels_within(labels, self._split.begin, self._split.end)
+        mine = self._mine(labels)
         parts = ops.full_softmax_parts(
             tf.stop_gradient(self._x), mine, weights.kernel, weights.bias
         )
@@ -354,7 +399,7 @@ class SplitLogits(lazy.DenseLogits):
         )
 
     def _sampled_loss(self, labels: Csr, binary: bool) -> tf.Tensor:
-        mine = labels_within(labels, self._split.begin, self._split.end)
+        mine = self._mine(labels)
         logits, selection = self._weights.sampled_logits(self._x, mine)
         active = selection.active
         self._sampled = (ActiveLogits(*map(tf.stop_gradient, logits)), active)
@@ -380,19 +425,4 @@ class SplitLogits(lazy.DenseLogits):
     def _best_sampled(self, k: int) -> tf.Tensor:
         assert self._sampled is not None
         ids, scores = ops.active_top_k(*self._sampled, k=k)
-        return self._exchanges.best(ids, scores, k, self._split.begin)[0]
-
-    def _best_of_all(self, k: int) -> tf.Tensor:
-        return best_of_all(self._split, self._weights, self._x, k)[0]
-
-
-def best_of_all(
-    split: Split, weights: lazy.SampledWeights, x: tf.Tensor, k: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The exact `k` best of all ranks' units."""
-    if split.units:
-        ids, scores = weights.exact_top_k(x, min(k, split.units))
-    else:
-        nothing = tf.zeros([tf.shape(x)[0], 0])
-        ids, scores = tf.cast(nothing, tf.int32), nothing
-    return split.strategy.exchanges.best(ids, scores, k, split.begin)
+        return self._exchanges.best(ids, scores, k, self._sharding.shard.begin)[0]
