@@ -46,15 +46,27 @@ def uneven(units: int, ranks: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
+@keras.saving.register_keras_serializable("tests")
+class Drawn(keras.initializers.Initializer):
+    """Random values by NumPy: TensorFlow's take most of the time of building a small model."""
+
+    def __call__(self, shape: Any, dtype: Any = None) -> np.ndarray:
+        return np.random.uniform(-0.5, 0.5, shape).astype("float32")  # noqa: NPY002
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
 def build(strategy: Any = None, units: int = UNITS, **changes: Any) -> keras.Model:
     sampler = LshSampler(hash=SimHash(bits=2, tables=3), active=8, rebuild_every=5)
     settings = {"hidden": HIDDEN, "optimizer": SparseAdam, "sampler": sampler, "eager": True}
     settings |= changes
     keras.utils.set_random_seed(settings.get("seed", 1))
     inputs = keras.Input((FEATURES,), sparse=True)
-    x = SparseDense(settings["hidden"], activation="relu", strategy=strategy)(inputs)
-    x = keras.layers.Dropout(0.2)(keras.layers.Dense(6)(x))
-    output = DSlideDense(units, sampler=settings["sampler"], strategy=strategy)
+    common = {"strategy": strategy, "kernel_initializer": Drawn()}
+    x = SparseDense(settings["hidden"], activation="relu", **common)(inputs)
+    x = keras.layers.Dropout(0.2)(keras.layers.Dense(6, kernel_initializer=Drawn())(x))
+    output = DSlideDense(units, sampler=settings["sampler"], **common)
     model = keras.Model(inputs, output(x))
     if settings["optimizer"]:
         optimizer = settings["optimizer"](0.03)
