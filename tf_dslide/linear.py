@@ -211,10 +211,12 @@ class DSlideLinear(keras.layers.Layer):
                 trainable=self.train_bias,
             )
         if self._found is not None:
-            for variable, value in zip(
-                (self.splits, self.neurons, self.kernel), self._found, strict=True
-            ):
-                variable.assign(value)
+            # A model of one's own may build its layers while it traces a graph.
+            with tf.init_scope():
+                for variable, value in zip(
+                    (self.splits, self.neurons, self.kernel), self._found, strict=True
+                ):
+                    variable.assign(value)
             self._found = None
         self.built = True
 
