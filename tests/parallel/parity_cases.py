@@ -207,7 +207,7 @@ def check_answers(name, case, model, whole):
             [a.numpy() for a in model.layers[-1].top_k(hidden, k)],
             whole.asked(lambda m: [a.numpy() for a in m.layers[-1].top_k(hidden, k)]),  # noqa: B023
         )
-        (ids, scores), (other_ids, other_scores) = best
+        (scores, ids), (other_scores, other_ids) = best
         close(f"{name}, scores of the best {k}", scores, other_scores, 20 * tolerance)
         assert np.mean(ids == np.asarray(other_ids)) > 0.9, name
     if isinstance(model.layers[-1].sampler, LshSampler):
