@@ -1,10 +1,11 @@
 """What is exchanged in `test_communicator.py`, on any communicator; imports no TensorFlow."""
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def values(comm: Communicator) -> None:
     comm.agree("order", {"b": 1, "a": 2} if comm.rank else {"a": 2, "b": 1})
 
 
-def threads(comm: Communicator) -> None:
+def changing_threads(comm: Communicator) -> None:
     """Exchanges from changing threads, beside one that computes; never two at once."""
     stop = threading.Event()
     sums = []
@@ -125,19 +126,27 @@ def threads(comm: Communicator) -> None:
 
 
 def _two_at_once(comm: Communicator, pool: ThreadPoolExecutor) -> None:
-    """While a thread waits in an exchange, another gets an error, and does no harm."""
-    if comm.rank == 0:
+    """While a thread is in an exchange, another gets an error, and does no harm."""
+    if comm.rank != 0:
+        comm.barrier()
+        return
+    within, go_on = threading.Event(), threading.Event()
+    exchange = comm._alltoallv
+
+    def held(*arguments: Any) -> list[np.ndarray]:
+        within.set()
+        assert go_on.wait(20)
+        return exchange(*arguments)
+
+    with mock.patch.object(comm, "_alltoallv", held):
         waiting = pool.submit(comm.barrier)
-        while not comm._lock.locked():
-            time.sleep(0.001)
+        assert within.wait(20)
         with pytest.raises(RuntimeError, match="another thread is in exchange 'barrier'"):
             comm.alltoallv("thread", [b""] * comm.size)
+        go_on.set()
         waiting.result()
-    else:
-        time.sleep(0.3)
-        comm.barrier()
 
 
 CASES: dict[str, Callable[[Communicator], None]] = {
-    case.__name__: case for case in (random_sizes, large, many, buffers, values, threads)
+    case.__name__: case for case in (random_sizes, large, many, buffers, values, changing_threads)
 }
