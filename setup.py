@@ -1,18 +1,15 @@
 """Compiles custom_ops/ into one library inside tf_dslide/. Metadata is in pyproject.toml."""
 
-import importlib.metadata
 import json
 import os
 import platform
 import shlex
-import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-TENSORFLOW_VERSION = "2.21.0"
 BUILD_INFO = "_build_info.json"
 SIMD_FLAGS = {
     "simd_avx2.cc": "-mavx2 -mfma",
@@ -20,23 +17,6 @@ SIMD_FLAGS = {
 }
 # Warnings stop our own builds, but not those of a user whose compiler knows newer ones.
 STRICT = ["-Werror"] if os.environ.get("DSLIDE_WERROR") else []
-# The names of the wheels that bring the package `tensorflow`; one of them is enough.
-TENSORFLOW_WHEELS = ("tensorflow", "tensorflow-cpu", "tensorflow-intel")
-
-
-def tensorflow_requirement() -> str:
-    """The TensorFlow wheel that the target environment has already, else the smallest that fits."""
-    # A build in isolation does not see the target's packages on sys.path, but its folder is known.
-    target = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    present = {
-        (dist.metadata["Name"] or "").lower()
-        for dist in importlib.metadata.distributions(path=target)
-    }
-    for wheel in TENSORFLOW_WHEELS:
-        if wheel in present:
-            return f"{wheel}=={TENSORFLOW_VERSION}"
-    small = platform.machine().lower() in ("x86_64", "amd64")
-    return f"{'tensorflow-cpu' if small else 'tensorflow'}=={TENSORFLOW_VERSION}"
 
 
 class BuildNativeLibrary(build_ext):
@@ -113,14 +93,4 @@ setup(
         Extension("tf_dslide._dslide_ops", sorted(str(p) for p in Path("custom_ops").rglob("*.cc")))
     ],
     cmdclass={"build_ext": BuildNativeLibrary},
-    install_requires=[
-        tensorflow_requirement(),
-        "keras~=3.15.1",
-        "ml-dtypes>=0.5",
-        "numpy>=2.1,<3",
-        "scipy>=1.15",
-        "scikit-learn>=1.6",
-        "typer~=0.29.0",
-        "rich~=15.0",
-    ],
 )

@@ -1,14 +1,16 @@
 """The command line of `compare.py`: what to run, one method after the other, and a table."""
 
 import os
+import shlex
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +20,7 @@ from baselines.methods import GROUPS, METHODS, Kind
 from baselines.task import Task
 from benchmarks.environment import describe
 from benchmarks.netcluster.netcluster import ClusterError, Link, require
+from reports.grouping import TITLES
 from reports.records import read_run
 
 
@@ -34,6 +37,21 @@ def environment() -> dict[str, Any]:
     return found
 
 
+def command_line(words: Sequence[str]) -> str:
+    """The command as typed, without the folders of this machine that lead to a file."""
+    return shlex.join(["python", "baselines/compare.py", *map(_without_folders, words)])
+
+
+def _without_folders(word: str) -> str:
+    """A word of the command line; a path in it is cut to what follows the working folder."""
+    start = word.find("/")
+    if start < 0 or (start > 0 and word[start - 1] not in ":="):
+        return word  # no path, or one that begins here
+    path = Path(word[start:])
+    here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name
+    return f"{word[:start]}{here}"
+
+
 @dataclass(frozen=True)
 class Settings:
     """What the command line says."""
@@ -43,6 +61,8 @@ class Settings:
     epochs: int | None
     seconds: float | None
     networks: list[str]
+    ranks: list[int]
+    wire: str
     out: Path
     hidden: int
     batch_size: int
@@ -76,7 +96,7 @@ class Scene:
         """What one method is to do."""
         settings, kind = self.settings, METHODS[method]
         processes = kind.processes(self.at.ranks)
-        cores = self.at.cores(processes)
+        cores = self.at.cores(kind.on_all_ranks)
         name = f"{self.split.name}.{method}.{self.at.network}.{processes}.jsonl"
         rate = settings.rates.get(method, kind.learning_rate)
         active = settings.active or min(3000, max(64, self.split.train.num_labels // 10))
@@ -85,7 +105,7 @@ class Scene:
             record=str(settings.out / name),
             run={
                 "method": method,
-                "title": kind.title,
+                "title": TITLES[method],
                 "model": self._model(kind),
                 "data": self._data(),
                 "settings": self._trained(kind, rate, active),
@@ -95,7 +115,7 @@ class Scene:
                 "seed": settings.seed,
                 "threads_per_rank": len(cores[0] if cores else os.sched_getaffinity(0)),
                 "environment": self.machine,
-                "command": " ".join(["python", "baselines/compare.py", *sys.argv[1:]]),
+                "command": command_line(sys.argv[1:]),
             },
             train=self.stored.train,
             test=self.stored.test,
@@ -106,6 +126,7 @@ class Scene:
             seconds=settings.seconds,
             active=active,
             seed=settings.seed,
+            wire=settings.wire,
             cores=cores,
             interface="eth0" if self.at.cluster else None,
         )
@@ -133,14 +154,15 @@ class Scene:
         settings = self.settings
         steps = {"batch_size": settings.batch_size, "learning_rate": rate, "active": active}
         limits = {"epochs": settings.epochs, "seconds": settings.seconds}
-        return {**(steps if kind.in_steps else {}), **limits, **kind.settings}
+        wire = {"wire": settings.wire} if kind.make[0] == "dslide" and self.at.ranks > 1 else {}
+        return {**(steps if kind.in_steps else {}), **limits, **kind.settings, **wire}
 
     def _hosts(self, processes: int) -> list[str]:
         hosts = list(self.at.hosts)
         return hosts[:processes] if len(hosts) >= processes else [hosts[0]] * processes
 
 
-def compare(settings: Settings, ranks: int, hosts: Sequence[str]) -> int:
+def compare(settings: Settings, hosts: Sequence[str]) -> int:
     """Runs everything; the exit status."""
     records: list[Path] = []
     status = 0
@@ -153,7 +175,7 @@ def compare(settings: Settings, ranks: int, hosts: Sequence[str]) -> int:
         machine = environment()
         for where in settings.data:
             split = datasets.load(where, settings.seed, settings.train_rows, settings.test_rows)
-            for record in run_all(settings, machine, split, ranks, hosts):
+            for record in run_all(settings, machine, split, hosts):
                 records.append(record)
     except (OSError, ValueError, ClusterError) as error:
         print(f"compare.py: {error}", file=sys.stderr)
@@ -170,18 +192,26 @@ def run_all(
     settings: Settings,
     machine: dict[str, Any],
     split: datasets.Split,
-    ranks: int,
     hosts: Sequence[str],
 ) -> Iterator[Path]:
-    """Runs all methods on one data set, over each network; yields each record before its run."""
+    """Runs all methods on one data set, over each network and on each number of ranks.
+
+    Yields each record before its run.
+    """
     with tempfile.TemporaryDirectory() as folder:
         stored = datasets.store(split, Path(folder))
-        for network in settings.networks:
-            with place(network, ranks, hosts) as at:
+        for network, ranks in product(settings.networks, settings.ranks):
+            with place(network, ranks, hosts, max(settings.ranks)) as at:
                 scene = Scene(settings, machine, split, stored, at)
-                for task in map(scene.task, settings.methods):
+                for task in map(scene.task, _methods_for(settings, ranks)):
                     yield Path(task.record)
                     run_and_tell(task, Path(folder), at, settings.limit)
+
+
+def _methods_for(settings: Settings, ranks: int) -> list[str]:
+    """Methods of one process run once, however many numbers of ranks there are."""
+    first = ranks == settings.ranks[0]
+    return [name for name in settings.methods if first or METHODS[name].on_all_ranks]
 
 
 def run_and_tell(task: Task, folder: Path, at: Place, limit: float) -> None:
@@ -191,7 +221,7 @@ def run_and_tell(task: Task, folder: Path, at: Place, limit: float) -> None:
         KeyboardInterrupt: It was stopped from the keyboard; its record says so.
     """
     where = f"{task.run['data']['name']}, {at.network}"
-    print(f"{task.method}: {METHODS[task.method].title}; {where}", flush=True)
+    print(f"{task.method}: {TITLES[task.method]}; {where}", flush=True)
     ending = run(task, folder / "task.json", at, limit)
     if ending.status != "ok":
         print(f"{task.method}: {ending.status}: {ending.message}", flush=True)
@@ -204,8 +234,10 @@ def show(records: Sequence[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("data", "method", "network", "ranks", "status")
-    for column in ("samples/s", "MB a step", "peak MB"):
+    table = Table()
+    for column in ("data", "method", "network", "ranks", "status"):
+        table.add_column(column, overflow="fold")  # names in full, if need be over several lines
+    for column in ("samples/s", "step, ms", "waiting, ms", "MB a step", "peak MB"):
         table.add_column(column)
     for column in ("P@1", "P@5", "training, s"):
         table.add_column(column)
@@ -221,6 +253,8 @@ def show(records: Sequence[Path]) -> None:
             str(found.run.ranks),
             found.status,
             _number(steps.samples_per_second if steps else None, "{:,.0f}"),
+            _number(steps.median_step_seconds if steps else None, "{:,.1f}", 1e-3),
+            _number(max((p.seconds_waiting or 0 for p in parts), default=None), "{:,.1f}", 1e-3),
             _number(max((p.bytes_sent_per_step or 0 for p in parts), default=None), "{:,.3f}", 1e6),
             _number(max((p.peak_mb or 0 for p in parts), default=None), "{:,.0f}"),
             _number(last.p1 if last else None, "{:.2f}", 0.01),
@@ -229,7 +263,7 @@ def show(records: Sequence[Path]) -> None:
         )
     console = Console()
     # A file is as wide as it needs.
-    (console if console.is_terminal else Console(width=120)).print(table)
+    (console if console.is_terminal else Console(width=160)).print(table)
 
 
 def _number(value: float | None, form: str, unit: float = 1.0) -> str:
@@ -247,7 +281,7 @@ def chosen_methods(text: str) -> list[str]:
             )
         chosen += GROUPS.get(name, (name,))
     if not chosen:
-        raise typer.BadParameter(f"name one at least of {', '.join(METHODS)}")
+        raise typer.BadParameter(f"name at least one of {', '.join(METHODS)}")
     return list(dict.fromkeys(chosen))
 
 
@@ -269,33 +303,47 @@ def main(
     data: Annotated[
         list[str],
         typer.Option(
-            help="preset, folder with train.txt.gz and test.txt.gz (tf-idf:FOLDER weighs counts), "
+            help="preset, folder with train.txt.gz and test.txt.gz (tf-idf:FOLDER weights counts), "
             "skipgram:FILE; may be repeated"
         ),
     ] = ["small"],  # noqa: B006
     methods: Annotated[
         str, typer.Option(help=f"separated by commas; groups: {', '.join(GROUPS)}")
     ] = "usual",
-    epochs: Annotated[int | None, typer.Option(min=1, help="passes; 5 without --seconds")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="of training, a method")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="passes over the data; 5 without --seconds")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="of training, for each method")
+    ] = None,
     network: Annotated[
         list[str], typer.Option(help="local, or RATE,DELAY of emulated hosts; may be repeated")
     ] = [LOCAL],  # noqa: B006
-    ranks: Annotated[int, typer.Option(min=1, help="without mpirun: how many")] = 1,
+    ranks: Annotated[
+        list[int], typer.Option(min=1, help="all of mpirun's, or 1; may be repeated")
+    ] = [],  # noqa: B006
+    wire: Annotated[
+        Literal["float32", "bfloat16"], typer.Option(help="what D-SLIDE's ranks send")
+    ] = "float32",
     out: Annotated[Path, typer.Option(help="folder of the run files")] = Path("runs"),
     hidden: Annotated[int, typer.Option(min=1)] = 128,
     batch_size: Annotated[int, typer.Option(min=1, help="of all ranks together")] = 256,
     learning_rate: Annotated[list[str], typer.Option(help="METHOD=RATE; may be repeated")] = [],  # noqa: B006
-    active: Annotated[int | None, typer.Option(min=1, help="a tenth of the labels, 3000")] = None,
-    train_rows: Annotated[int | None, typer.Option(min=1, help="use the first ones only")] = None,
-    test_rows: Annotated[int, typer.Option(min=1, help="evaluate the first ones only")] = 5000,
+    active: Annotated[
+        int | None, typer.Option(min=1, help="default: a tenth of the labels, at most 3000")
+    ] = None,
+    train_rows: Annotated[int | None, typer.Option(min=1, help="use only the first")] = None,
+    test_rows: Annotated[int, typer.Option(min=1, help="evaluate only the first")] = 5000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    limit: Annotated[float, typer.Option(min=1, help="seconds of a method, all in all")] = 3600.0,
+    limit: Annotated[float, typer.Option(min=1, help="seconds, for each method in all")] = 3600.0,
 ) -> None:
     """Trains the same classifier by each method and writes a run file for each."""
     hosts = context.obj
-    if len(hosts) > 1:
-        ranks = len(hosts)
+    ranks = list(dict.fromkeys(ranks)) or [len(hosts)]
+    if 1 < len(hosts) < max(ranks):
+        raise typer.BadParameter(
+            f"{max(ranks)} ranks are more than the {len(hosts)} that mpirun has started"
+        )
     for text in network:
         if text != LOCAL:
             try:
@@ -308,6 +356,8 @@ def main(
         epochs=5 if epochs is None and seconds is None else epochs,
         seconds=seconds,
         networks=network,
+        ranks=ranks,
+        wire=wire,
         out=out,
         hidden=hidden,
         batch_size=batch_size,
@@ -318,7 +368,7 @@ def main(
         seed=seed,
         limit=limit,
     )
-    raise typer.Exit(compare(settings, ranks, hosts))
+    raise typer.Exit(compare(settings, hosts))
 
 
 def application() -> typer.Typer:

@@ -39,7 +39,7 @@ def load(where: str, seed: int, train_rows: int | None, test_rows: int) -> Split
 
     Args:
         where: A preset (`PRESETS`); a folder with `train.txt` and `test.txt` in the XMC
-            repository's format, perhaps with the suffix `.gz`, or `tf-idf:FOLDER` to weigh its
+            repository's format, perhaps with the suffix `.gz`, or `tf-idf:FOLDER` to weight its
             features, which are counts; or `skipgram:FILE` for the words of a text file and the
             words around them, every tenth of them for testing.
         seed: Of the presets, and of the choice of rows.
@@ -48,7 +48,7 @@ def load(where: str, seed: int, train_rows: int | None, test_rows: int) -> Split
 
     Raises:
         ValueError: There is no such preset, folder or file, train and test do not belong together,
-            or features to weigh are no counts.
+            or features to be weighted are not counts.
     """
     require(where)
     if where.startswith(SKIP_GRAM):
@@ -92,7 +92,7 @@ def require(where: str) -> None:
     """
     if where.startswith(SKIP_GRAM):
         if not Path(where.removeprefix(SKIP_GRAM)).is_file():
-            raise ValueError(f"{where}: there is no such file")
+            raise ValueError(f"{where}: no such file")
     elif where not in PRESETS:
         folder = Path(where.removeprefix(TF_IDF))
         if not folder.is_dir():

@@ -29,7 +29,7 @@ class DSlide(StepMethod):
         import tf_dslide
 
         task, train = session.task, session.train
-        self._strategy = strategy_of(session.ranks)
+        self._strategy = strategy_of(session.ranks, task.wire)
         keras.utils.set_random_seed(task.seed)
         self._layers = [
             tf_dslide.SparseDense(task.hidden, activation="relu", strategy=self._strategy),
@@ -80,18 +80,18 @@ def sampler_of(task: Task, name: str, family: str | None) -> Any:
     if name == "AllNeurons":
         return kind()
     if name == "UniformSampler":
-        return kind(task.active, seed=task.seed)
+        return kind(num_sampled=task.active, seed=task.seed)
     hash_family = getattr(tf_dslide, family)(seed=task.seed) if family else None
-    return kind(hash_family, task.active, seed=task.seed)
+    return kind(hash=hash_family, active=task.active, seed=task.seed)
 
 
-def strategy_of(ranks: Ranks) -> Any:
+def strategy_of(ranks: Ranks, wire: str) -> Any:
     """What splits the layers, if there is more than one rank."""
     if ranks.size == 1:
         return None
     from tf_dslide.parallel import MPIModelParallel
 
-    return MPIModelParallel(verbose=False)
+    return MPIModelParallel(wire=wire, verbose=False)
 
 
 def schedule(session: Session) -> Any:

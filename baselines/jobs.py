@@ -44,12 +44,15 @@ class Place:
         network: Its name in the records.
         ranks: Ranks of the methods that use several.
         hosts: The host of each rank.
+        sharers: Ranks that share this machine's cores; more than `ranks` where runs on fewer and
+            on more ranks are compared, so that a rank has as many cores in all of them.
         cluster: The emulated hosts, if they are emulated.
     """
 
     network: str
     ranks: int
     hosts: Sequence[str]
+    sharers: int
     cluster: Cluster | None = None
 
     def command(self, task: str, processes: int) -> list[str]:
@@ -64,14 +67,12 @@ class Place:
         there = ["-hosts", ",".join(self.hosts)] if len(set(self.hosts)) > 1 else []
         return [beside_python("mpirun"), *there, "-np", str(processes), *program]
 
-    def cores(self, processes: int) -> list[list[int]] | None:
-        """The cores of each process; `None` for all."""
+    def cores(self, on_all_ranks: bool) -> list[list[int]] | None:
+        """The cores of each process of a method; `None` for all."""
         mine = sorted(os.sched_getaffinity(0))
-        if processes == 1 and not self.cluster:
-            return None
-        if len(set(self.hosts)) > 1 and not self.cluster:
-            return None  # real hosts: each rank has its own
-        each = max(1, len(mine) // self.ranks)
+        if not self.cluster and (not on_all_ranks or len(set(self.hosts)) > 1):
+            return None  # a method of one process, or real hosts: each rank has its own
+        each = max(1, len(mine) // self.sharers)
         starts = range(0, each * self.ranks, each)
         return [[mine[(begin + i) % len(mine)] for i in range(each)] for begin in starts]
 
@@ -85,17 +86,23 @@ class Place:
 
 
 @contextmanager
-def place(network: str, ranks: int, hosts: Sequence[str]) -> Iterator[Place]:
+def place(network: str, ranks: int, hosts: Sequence[str], sharers: int) -> Iterator[Place]:
     """The hosts of a network, made if they are emulated.
+
+    Args:
+        network: `LOCAL`, or the rate and delay of emulated hosts' links.
+        ranks: How many.
+        hosts: Hosts of all ranks that there are, or this one alone.
+        sharers: Ranks that share this machine's cores.
 
     Raises:
         ClusterError: They cannot be emulated here.
     """
     if network == LOCAL:
-        yield Place(network, ranks, hosts)
+        yield Place(network, ranks, hosts[:ranks], sharers)
         return
     with Cluster(ranks, Link.parse(network)) as cluster:
-        yield Place(network, ranks, cluster.names, cluster)
+        yield Place(network, ranks, cluster.names, sharers, cluster)
 
 
 def run(task: Task, path: Path, at: Place, limit: float) -> Ending:
@@ -103,7 +110,7 @@ def run(task: Task, path: Path, at: Place, limit: float) -> Ending:
     kind = METHODS[task.method]
     begin = time.monotonic()
     if missing := kind.missing():
-        hint = "`make baselines` builds it" if "horovod" in missing else "pip install it"
+        hint = "`make baselines` builds it" if "horovod" in missing else "`pip install` brings it"
         ending = Ending("unavailable", f"{', '.join(missing)} is not installed; {hint}")
     else:
         ending = _run_job(task, path, at, limit)
@@ -143,7 +150,7 @@ def _run_job(task: Task, path: Path, at: Place, limit: float) -> Ending:
                     print(line, end="", flush=True)
             status = job.wait()
         except TimeoutError:
-            return Ending("timed out", f"not done after {limit:g} s")
+            return Ending("timed out", f"not finished after {limit:g} s")
         except KeyboardInterrupt:
             return Ending("interrupted", "stopped from the keyboard")
         finally:
@@ -176,6 +183,6 @@ def _failure(status: int, log: Path) -> Ending:
         "KILLED BY SIGNAL: 9" in line for line in lines
     )
     if killed and not said:
-        return Ending("out of memory", "killed, as the system does when memory runs out")
-    message = said[-1] if said else (lines[-1] if lines else "it said nothing")
+        return Ending("out of memory", "killed, most likely because the machine ran out of memory")
+    message = said[-1] if said else (lines[-1] if lines else "it printed nothing")
     return Ending("failed", f"{message} (status {status}; {log.name})")

@@ -13,7 +13,6 @@ class Kind(NamedTuple):
     """A method before it runs.
 
     Attributes:
-        title: Its name for people.
         make: Module, class and further arguments, imported in the run's processes alone.
         on_all_ranks: Whether it uses all ranks; otherwise one process, on one host.
         needs: Packages that may be missing.
@@ -23,7 +22,6 @@ class Kind(NamedTuple):
         in_steps: Whether it trains on batches at a learning rate.
     """
 
-    title: str
     make: tuple[str, ...]
     on_all_ranks: bool
     needs: tuple[str, ...] = ()
@@ -33,7 +31,7 @@ class Kind(NamedTuple):
     in_steps: bool = True
 
     def processes(self, ranks: int) -> int:
-        """How many it runs in, where there are so many ranks."""
+        """The number of processes it runs in on this many ranks."""
         return ranks if self.on_all_ranks else 1
 
     def missing(self) -> list[str]:
@@ -41,7 +39,7 @@ class Kind(NamedTuple):
         return [package for package in self.needs if find_spec(package) is None]
 
     def build(self, session: Session) -> Method:
-        """The method at work, in one process of a run."""
+        """The method, ready to train, in one process of a run."""
         module, name, *arguments = self.make
         kind: Callable[..., Method] = getattr(import_module(f"baselines.{module}"), name)
         return kind(session, *arguments)
@@ -50,35 +48,29 @@ class Kind(NamedTuple):
 _SPARSE = {"optimizer": "SparseAdam", "prior": "label counts"}
 _ROWS = {"optimizer": "row-sparse Adam", "prior": "label counts"}
 _DENSE = {"optimizer": "Adam, TensorFlow's fused kernel", "prior": "label counts"}
-_NEGATIVES = {"negatives": "uniform, the batch's labels"}
+_NEGATIVES = {"negatives": "uniform, and the batch's labels"}
 
 
-def _network(title: str, negatives: str, *make: str) -> Kind:
+def _network(negatives: str, *make: str) -> Kind:
     """D-SLIDE's network with a sampler, and perhaps a hash family."""
     settings = {**_SPARSE, "negatives": negatives}
-    return Kind(title, ("dslide", "DSlide", *make), True, settings=settings)
+    return Kind(("dslide", "DSlide", *make), True, settings=settings)
 
 
 def _hashed(family: str) -> Kind:
-    title = f"D-SLIDE, active sets a sample by {family}"
-    return _network(title, f"LSH ({family}), a sample", "LshSampler", family)
+    return _network(f"LSH ({family}), per sample", "LshSampler", family)
 
 
 METHODS = {
-    "dslide-lsh": _network(
-        "D-SLIDE, active sets a sample", "LSH (SimHash), a sample", "LshSampler"
-    ),
-    "dslide-shared_lsh": _network(
-        "D-SLIDE, one active set a batch", "LSH, the batch, and its labels", "SharedLshSampler"
-    ),
+    "dslide-lsh": _network("LSH (SimHash), per sample", "LshSampler"),
+    "dslide-shared_lsh": _network("LSH, per batch, and its labels", "SharedLshSampler"),
     "dslide-wta": _hashed("WTA"),
     "dslide-dwta": _hashed("DWTA"),
     "dslide-minhash": _hashed("MinHash"),
     "dslide-learned": _hashed("LearnedHash"),
-    "dslide-uniform": _network("D-SLIDE, uniform negatives", "uniform", "UniformSampler"),
-    "dslide-all": _network("D-SLIDE, all neurons", "all", "AllNeurons"),
+    "dslide-uniform": _network("uniform", "UniformSampler"),
+    "dslide-all": _network("all", "AllNeurons"),
     "dslide-linear": Kind(
-        "D-SLIDE, linear, features as buckets",
         ("linear", "DSlideLinear"),
         False,
         learning_rate=1.0,
@@ -86,38 +78,33 @@ METHODS = {
             "optimizer": "SparseAdagrad",
             "loss": "one-vs-rest",
             "hidden layer": "none",
-            "active": "ten for each label of a mean sample (25 at least), and the labels",
+            "active": "ten per label of a mean sample (at least 25), and the labels",
         },
         hidden_layer=False,
     ),
     "horovod-dense": Kind(
-        "Horovod, dense softmax",
         ("horovod_dense", "HorovodDense"),
         True,
         ("horovod",),
         settings={**_DENSE, "gradients": "allreduce, averaged"},
     ),
     "horovod-sampled": Kind(
-        "Horovod, sampled softmax",
         ("horovod_sampled", "HorovodSampled"),
         True,
         ("horovod",),
         settings={**_ROWS, **_NEGATIVES, "gradients": "allgather of rows"},
     ),
     "tf-dense": Kind(
-        "TensorFlow, dense softmax",
         ("tensorflow_dense", "TensorFlowDense"),
         False,
         settings=_DENSE,
     ),
     "tf-sampled": Kind(
-        "TensorFlow, sampled softmax",
         ("tensorflow_sampled", "TensorFlowSampled"),
         False,
         settings={**_ROWS, **_NEGATIVES},
     ),
     "omikuji": Kind(
-        "Omikuji, 3 label trees",
         ("omikuji_trees", "Omikuji"),
         False,
         ("omikuji",),
@@ -151,5 +138,6 @@ GROUPS = {
         "dslide-uniform",
         "dslide-all",
         "tf-dense",
+        "tf-sampled",
     ),
 }

@@ -24,6 +24,7 @@ class Task:
         seconds: Seconds to train, evaluation left out, or `None`. The first limit reached counts.
         active: Active neurons of the sampled methods, beside the labels.
         seed: Of weights, batches and samples.
+        wire: What D-SLIDE's ranks send numbers as, `float32` or `bfloat16`.
         cores: Cores of each process, or `None` for all.
         interface: Network interface whose bytes are counted, or `None`.
     """
@@ -40,6 +41,7 @@ class Task:
     seconds: float | None
     active: int
     seed: int
+    wire: str = "float32"
     cores: list[list[int]] | None = None
     interface: str | None = None
 

@@ -60,7 +60,7 @@ def alike(seed: int) -> Any:
 
     def draw(count: int, units: int) -> tf.Tensor:
         key = tf.stack([tf.constant(seed, tf.int64), step.assign_add(1)])
-        # A few more than needed, because some come twice.
+        # A few more than needed, because some are drawn twice.
         drawn = tf.random.stateless_uniform([2 * count + 64], key, 0, units, tf.int32)
         return tf.unique(drawn).y[:count]
 

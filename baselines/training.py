@@ -215,12 +215,12 @@ class Clock:
 
     @property
     def unusual(self) -> int:
-        """How many first steps tell nothing about the others: they compile."""
+        """How many of the first steps are not typical, because they compile."""
         return _COMPILING if self.steps > _COMPILING else 0
 
     @property
     def usual(self) -> list[float]:
-        """Seconds of each step but the first ones, which compile; of all, if there are no more."""
+        """Seconds of each step without the first ones, which compile, if there are others."""
         return self.step_seconds[self.unusual :]
 
     @property
@@ -229,7 +229,7 @@ class Clock:
         return fmean(self.usual) if self.unusual else None
 
     def timed(self, method: StepMethod) -> float:
-        """Lets a method take a step; its loss."""
+        """Has a method take a step, and returns its loss."""
         before, begin = method.exchanged(), time.perf_counter()
         loss = method.step()
         self.step_seconds.append(time.perf_counter() - begin)

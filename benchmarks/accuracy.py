@@ -44,7 +44,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("train")
     parser.add_argument("test")
     parser.add_argument(
-        "--methods", nargs="+", default=["lsh", "all"], help="of: lsh shared uniform all"
+        "--methods", nargs="+", default=["lsh", "all"], help="of: lsh shared_lsh uniform all"
     )
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=4)
@@ -75,14 +75,17 @@ def sampler_of(method: str, args: argparse.Namespace, units: int):
     if method == "all":
         return AllNeurons()
     if method == "uniform":
-        return UniformSampler(active, seed=args.seed)
-    family = {"simhash": SimHash, "dwta": DWTA}[args.hash](args.bits, tables=args.tables)
-    sampler = {"lsh": LshSampler, "shared": SharedLshSampler}[method]
+        return UniformSampler(num_sampled=active, seed=args.seed)
+    if args.hash == "dwta":
+        family = DWTA(bins=args.bits, tables=args.tables)
+    else:
+        family = SimHash(bits=args.bits, tables=args.tables)
+    sampler = {"lsh": LshSampler, "shared_lsh": SharedLshSampler}[method]
     return sampler(
-        family,
-        active,
-        args.random,
-        args.head,
+        hash=family,
+        active=active,
+        random=args.random,
+        head=args.head,
         bucket_size=args.bucket_size,
         rebuild_every=args.rebuild_every,
         rebuild_decay=args.rebuild_decay,

@@ -179,24 +179,20 @@ class Step:
         upstream = tf.fill([rows], 1 / rows)
         active = self.selection.active
         with self.clock.phase("softmax"):
-            offsets = self.selection.logit_adjustment[1] or self.ops.no_adjustment(logits)
+            adjustment = self.selection.logit_adjustment[1]
             _, own, shared = self.raw.dslide_softmax_crossentropy(
-                **self.ops._active_sets(logits, active),
-                label_splits=self.labels.row_splits,
-                label_ids=self.labels.ids,
-                row_adjustment=offsets.rows,
-                shared_adjustment=offsets.neurons,
+                **self.ops.softmax_inputs(logits, active, self.labels, adjustment)
             )
             coef = self.ops.scale_rows(
                 self.ops.ActiveLogits(own, shared), active.own.row_splits, upstream
             )
-        self.parts = self.ops.GradientFactors(self.hidden, *coef, self.view)
+        self.factors = self.ops.GradientFactors(self.hidden, *coef, self.view)
 
     def backward(self) -> None:
         with self.clock.phase("hidden gradient"):
             self.hidden_gradient = self.raw.dslide_active_mat_mul(
-                coef=self.parts.coef,
-                shared_coef=self.parts.shared_coef,
+                coef=self.factors.coef,
+                shared_coef=self.factors.shared_coef,
                 **self.view._asdict(),
                 like=self.hidden,
                 kernel=self.ops.handle(self.sampled.kernel),
@@ -208,9 +204,9 @@ class Step:
 
         ops, phase = self.ops, self.clock.phase
         with phase("output update"):
-            self.apply(self.sampled.kernel, self.view.neurons, parts=self.parts)
+            self.apply(self.sampled.kernel, self.view.neurons, factors=self.factors)
         with phase("bias update"):
-            sums = self.raw.dslide_entry_sums(**self.parts.inputs())
+            sums = self.raw.dslide_entry_sums(**self.factors.inputs())
             self.apply(self.sampled.bias, self.view.neurons, values=sums)
         features = ops.csr_from_sparse(self.x, self.input.kernel.shape[0])
         with phase("input update"):
@@ -219,21 +215,21 @@ class Step:
                 ops.ActiveSet(features, ops.no_neurons()), self.input.kernel.shape[0]
             )
             nothing = tf.zeros([gradient.shape[0], 0])
-            parts = ops.GradientFactors(gradient, self.x.values, nothing, by_feature)
-            self.apply(self.input.kernel, by_feature.neurons, parts=parts)
+            factors = ops.GradientFactors(gradient, self.x.values, nothing, by_feature)
+            self.apply(self.input.kernel, by_feature.neurons, factors=factors)
             self.optimizer.update_step(
                 tf.reduce_sum(gradient, axis=0), self.input.bias, self.optimizer.learning_rate
             )
         self.features_seen = by_feature.neurons.shape[0]
 
-    def apply(self, variable: Any, rows: Any, values: Any = None, parts: Any = None) -> None:
+    def apply(self, variable: Any, rows: Any, values: Any = None, factors: Any = None) -> None:
         """The optimizer's own step on the rows of a variable."""
         import tensorflow as tf
 
         if values is None:
-            values = tf.zeros([0, *variable.shape[1:]])  # never looked at: the parts tell all
-        gradient = self.ops.FactoredSlices(values, rows, tf.constant(variable.shape))
-        gradient.parts = parts
+            values = tf.zeros([0, *variable.shape[1:]])  # never looked at: the factors tell all
+        shape = tf.constant(variable.shape)
+        gradient = self.ops.FactoredSlices(values, rows, shape, factors)
         self.optimizer.update_step(gradient, variable, self.optimizer.learning_rate)
 
     def counts(self) -> Counts:

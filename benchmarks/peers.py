@@ -277,7 +277,7 @@ class Output(NamedTuple):
 
 
 def _without_labels(logits: tf.Tensor, labels: Labels, negatives: int) -> tf.Tensor:
-    """Puts out the negatives that are among the row's own labels."""
+    """Masks the negatives that are among the row's own labels."""
     hits = tf.where(labels.places < negatives)[:, 0]
     rows, places = tf.gather(labels.rows, hits), tf.gather(labels.places, hits)
     indices = tf.stack([rows, tf.cast(places, tf.int64)], axis=1)
@@ -363,23 +363,16 @@ def _product(matrix: tf.Tensor, dense: tf.Tensor) -> tuple[tf.Tensor, Callable]:
 
 
 class SampledSoftmaxPeer:
-    """`tf.nn.sampled_softmax_loss` with one of TensorFlow's own sparse optimizers.
+    """`tf.nn.sampled_softmax_loss` with sparse SGD.
 
     One of a row's labels is drawn at random in each step: the function wants equally many for all
-    rows, and one is cheapest. Gradients are `tf.IndexedSlices`. The optimizers are those of
-    `tf.compat.v1`, which update rows alone; those of Keras turn such gradients dense.
+    rows, and one is cheapest. Gradients are `tf.IndexedSlices`. The optimizer is that of
+    `tf.compat.v1`, which updates rows alone; those of Keras turn such gradients dense.
     """
 
-    def __init__(
-        self, shape: Shape, optimizer: str, learning_rate: float | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, shape: Shape, learning_rate: float = 0.1, seed: int = 0) -> None:
         self._shape = shape
-        kinds = {
-            "sgd": (tf.compat.v1.train.GradientDescentOptimizer, 0.1),
-            "adagrad": (tf.compat.v1.train.AdagradOptimizer, 0.01),
-        }
-        kind, usual_rate = kinds[optimizer]
-        self._optimizer = kind(usual_rate if learning_rate is None else learning_rate)
+        self._optimizer = tf.compat.v1.train.GradientDescentOptimizer(learning_rate)
         self.input_kernel = tf.Variable(glorot(shape.features, shape.hidden, seed))
         self.input_bias = tf.Variable(tf.zeros([shape.hidden]))
         self.kernel = tf.Variable(glorot(shape.units, shape.hidden, seed))

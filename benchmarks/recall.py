@@ -81,13 +81,14 @@ def data(args: argparse.Namespace):
 
 def family(name: str, bits: int, args: argparse.Namespace) -> HashFamily:
     if name == "simhash":
-        return SimHash(bits, args.tables, seed=args.seed)
+        return SimHash(bits=bits, tables=args.tables, seed=args.seed)
     if name == "learned":
-        return LearnedHash(bits, args.tables, seed=args.seed)
+        return LearnedHash(bits=bits, tables=args.tables, seed=args.seed)
     if name == "minhash":
         return MinHash(tables=args.tables, address_bits=bits, seed=args.seed)
     winner_take_all = WTA if name == "wta" else DWTA
-    return winner_take_all(-(-bits // 3), args.tables, address_bits=bits, seed=args.seed)
+    bins = -(-bits // 3)
+    return winner_take_all(bins=bins, tables=args.tables, address_bits=bits, seed=args.seed)
 
 
 def sampler(name: str, bits: int, args: argparse.Namespace) -> LshSampler:

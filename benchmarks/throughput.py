@@ -1,24 +1,22 @@
-"""Training throughput of DSlideDense beside the best that TensorFlow and PyTorch offer.
+"""Training throughput of DSlideDense beside the best that TensorFlow offers.
 
 `python benchmarks/throughput.py --batch-size 1024 --active 3000` trains on data of Amazon-670K's
 shape (135,909 sparse features, 670,091 labels; other `--units` have the same samples otherwise).
 Each method has a process of its own, and they take turns. What is timed is the whole loop, with the
 data pipeline and the sparse input layer. Methods of Keras train by `fit`; the other ones of
 TensorFlow in a loop around one `tf.function` that takes the batch from the same pipeline, which has
-less overhead than `fit`; PyTorch in an eager loop over batches that SciPy slices (its peak memory
-includes TensorFlow, idle, some 0.4 GB: tf_dslide makes the data).
+less overhead than `fit`.
 
 Methods: output layer, negatives, optimizer.
 
 - `lsh`: DSlideDense, LshSampler with `--active` neurons a sample, labels included; SparseAdam.
-- `shared`: SharedLshSampler, `--active` for the batch and the batch's labels; SparseAdam.
+- `shared_lsh`: SharedLshSampler, `--active` for the batch and the batch's labels; SparseAdam.
 - `uniform`: UniformSampler, `--active` at random for the batch, own labels; SparseAdam.
 - `tf-rowadam`, the bar: the same as `uniform`, in TensorFlow's own ops.
-- `tf-rowadam-all`: the same negatives and the batch's labels, as many as `shared` has.
+- `tf-rowadam-all`: the same negatives and the batch's labels, as many as `shared_lsh` has.
 - `tf-dense`: Keras Dense, all neurons; Keras Adam.
-- `tf-sampled-sgd`, `tf-sampled-adagrad`: sampled_softmax_loss, `--active` at random for the batch,
-  one label a row; sparse SGD and Adagrad.
-- `torch-sparse`: the same as `uniform`, with sparse Embedding; PyTorch's SparseAdam.
+- `tf-sampled-sgd`: sampled_softmax_loss, `--active` at random for the batch, one label a row;
+  sparse SGD.
 
 A name that ends in `-one-core` is the same method held to one processor core.
 """
@@ -31,7 +29,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple, Protocol
@@ -50,7 +47,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    default = ["lsh", "uniform", "tf-dense", "tf-rowadam", "tf-sampled-sgd", "tf-sampled-adagrad"]
+    default = ["lsh", "shared_lsh", "uniform", "tf-dense", "tf-rowadam", "tf-sampled-sgd"]
     parser.add_argument("--methods", nargs="+", default=default, choices=list(METHODS))
     parser.add_argument("--units", type=int, default=670_091)
     parser.add_argument("--hidden", type=int, default=128)
@@ -63,17 +60,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", help="JSON file")
     add_worker_option(parser)
-    args = parser.parse_args()
-    if "torch-sparse" in args.methods and find_spec("torch") is None:
-        parser.error("torch-sparse needs PyTorch: pip install torch, or leave this method out")
-    return args
+    return parser.parse_args()
 
 
 class Trainer(Protocol):
-    """A method at work."""
+    """A method that is being trained."""
 
     def train(self, steps: int, clock: Any) -> float:
-        """Trains, lets the clock see each step, and returns a loss."""
+        """Trains, tells the clock of each step, and returns a loss."""
         raise NotImplementedError
 
 
@@ -155,33 +149,18 @@ def tf_peer(make: Callable[[Any, Any], Any], task: Task) -> Trainer:
     return LoopTrainer(step, iter(task.stream()))
 
 
-def torch_sparse(task: Task) -> Trainer:
-    # Threads that wait by spinning take the cores from each other, and from other processes.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    import torch_peer
-
-    data, args = task.data, task.args
-    peer = torch_peer.SparsePeer(torch_peer.Shape(*task.sizes, args.active), seed=args.seed)
-    source = torch_peer.Batches(data.features, data.labels, args.batch_size, args.seed)
-    return LoopTrainer(lambda source: peer.step(*next(source)), source)
-
-
 METHODS: dict[str, Callable[[Task], Trainer]] = {
     "lsh": partial(dslide, "LshSampler", "active"),
-    "shared": partial(dslide, "SharedLshSampler", "active"),
+    "shared_lsh": partial(dslide, "SharedLshSampler", "active"),
     "uniform": partial(dslide, "UniformSampler", "num_sampled"),
     "tf-dense": tf_dense,
     "tf-rowadam": partial(tf_peer, lambda peers, shape: peers.RowAdamPeer(shape)),
     "tf-rowadam-all": partial(
         tf_peer, lambda peers, shape: peers.RowAdamPeer(shape, peers.softmax_of_all_candidates)
     ),
-    "tf-sampled-sgd": partial(tf_peer, lambda peers, shape: peers.SampledSoftmaxPeer(shape, "sgd")),
-    "tf-sampled-adagrad": partial(
-        tf_peer, lambda peers, shape: peers.SampledSoftmaxPeer(shape, "adagrad")
-    ),
-    "torch-sparse": torch_sparse,
+    "tf-sampled-sgd": partial(tf_peer, lambda peers, shape: peers.SampledSoftmaxPeer(shape)),
 }
-METHODS |= {name + ONE_CORE: METHODS[name] for name in ("lsh", "shared", "uniform")}
+METHODS |= {name + ONE_CORE: METHODS[name] for name in ("lsh", "shared_lsh", "uniform")}
 
 
 def make_data(args: argparse.Namespace) -> Any:
@@ -195,12 +174,12 @@ def make_data(args: argparse.Namespace) -> Any:
 
 
 def work(args: argparse.Namespace) -> None:
-    """A method's process: for each number on standard input so many steps and a line of JSON."""
+    """A method's process: it reads numbers, and for each takes so many steps and prints JSON."""
     if args.worker.endswith(ONE_CORE):
         # Before TensorFlow counts the cores for its threads.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     trainer = METHODS[args.worker](Task(args, make_data(args)))
-    clock = StepClock() if args.worker == "torch-sparse" else StepTimer()
+    clock = StepTimer()
     for steps in requests():
         if steps == 0:
             answer({"peak_mb": peak_megabytes(), "environment": describe()})

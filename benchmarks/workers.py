@@ -113,7 +113,7 @@ class Answers(NamedTuple):
 def take_turns(
     steps: dict[str, int], rounds: int, environment: Mapping[str, str] | None = None
 ) -> dict[str, Answers]:
-    """Lets each method train so many steps a turn."""
+    """Has the methods train in turns, each so many steps a turn."""
     workers = {method: Worker(method, environment) for method in steps}
     for method, worker in workers.items():
         worker.ask(2)  # the first step compiles; the first of hashed training builds the tables

@@ -18,6 +18,9 @@ app = typer.Typer(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run files, or folders with *.jsonl files.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the report.")],
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Write report.md and its figures alone.")
+    ] = False,
 ) -> None:
     """Makes one page, tables and figures from run files.
 
@@ -34,12 +37,13 @@ def report(
     from reports.page import write_report
 
     try:
-        written = write_report(records, problems, out)
+        written = write_report(records, problems, out, markdown_only=markdown)
     except OSError as error:
         typer.echo(f"reports: cannot write to {out}: {error.strerror}", err=True)
         raise typer.Exit(1) from None
     count = "1 run" if len(records) == 1 else f"{len(records)} runs"
-    typer.echo(f"{out / 'report.html'} and {len(written) - 1} more files, from {count}")
+    page = out / ("report.md" if markdown else "report.html")
+    typer.echo(f"{page} and {len(written) - 1} more files, from {count}")
 
 
 if __name__ == "__main__":

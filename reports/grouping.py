@@ -20,7 +20,7 @@ TITLES = {
     "omikuji": "Omikuji",
     "dslide-all": "D-SLIDE, all neurons",
     "dslide-uniform": "D-SLIDE, uniform",
-    "dslide-learned": "D-SLIDE, LSH, Learned",
+    "dslide-learned": "D-SLIDE, LSH, LearnedHash",
     "dslide-wta": "D-SLIDE, LSH, WTA",
     "dslide-dwta": "D-SLIDE, LSH, DWTA",
     "dslide-minhash": "D-SLIDE, LSH, MinHash",

@@ -53,20 +53,29 @@ class Section(NamedTuple):
     views: list[View]
 
 
-def write_report(records: Sequence[Record], problems: Sequence[Problem], out: Path) -> list[Path]:
+def write_report(
+    records: Sequence[Record],
+    problems: Sequence[Problem],
+    out: Path,
+    *,
+    markdown_only: bool = False,
+) -> list[Path]:
     """Writes the report of some runs.
 
     Args:
         records: The runs, at least one.
         problems: What could not be read; the report says so.
         out: A folder, created if there is none. Files of an earlier report are replaced.
+        markdown_only: Whether to write report.md and figures/*.png alone.
 
     Returns:
         The files written: report.html, report.md, tables/*.csv, figures/*.png.
     """
     frames = all_tables(records)
     sections = _sections(records, frames)
-    files = _files(frames, sections)
+    files = _figure_files(sections)
+    if not markdown_only:
+        files |= {f"tables/{name}.csv": csv(frame) for name, frame in frames.items()}
     content = {
         "summary": _summary(records),
         "records": records,
@@ -82,7 +91,7 @@ def write_report(records: Sequence[Record], problems: Sequence[Problem], out: Pa
         "url": URL,
         "same_time": f"{100 * comparisons.SAME_TIME:.0f} %",
     }
-    for template in ("report.html", "report.md"):
+    for template in ("report.md",) if markdown_only else ("report.html", "report.md"):
         files[template] = _environment().get_template(f"{template}.j2").render(content).encode()
     return _write(files, out)
 
@@ -245,14 +254,16 @@ def _unused(name: str, taken: Sequence[str]) -> str:
     return name
 
 
-def _files(frames: dict[str, pd.DataFrame], sections: Sequence[Section]) -> dict[str, bytes]:
-    files = {
-        f"tables/{name}.csv": frame.to_csv(index=False).encode() for name, frame in frames.items()
-    }
-    for section in sections:
-        for figures in section.figures.values():
-            files |= {figure.file: figure.drawn.png for figure in figures if figure.drawn.png}
-    return files
+def _figure_files(sections: Sequence[Section]) -> dict[str, bytes]:
+    drawn = [
+        figure for section in sections for figures in section.figures.values() for figure in figures
+    ]
+    return {figure.file: figure.drawn.png for figure in drawn if figure.drawn.png}
+
+
+def csv(frame: pd.DataFrame) -> bytes:
+    """A table as a CSV file, its numbers unrounded."""
+    return frame.to_csv(index=False).encode()
 
 
 def _write(files: dict[str, bytes], out: Path) -> list[Path]:

@@ -56,7 +56,7 @@ def read_run(path: str | os.PathLike[str]) -> Record:
     """Reads a run file, also one that is cut short: what cannot be read becomes a notice.
 
     Raises:
-        RecordError: The file cannot be read, is empty, or is no run file of this schema.
+        RecordError: The file cannot be read, is empty, or is not a run file of this schema.
     """
     path = Path(path)
     try:
@@ -120,7 +120,7 @@ def _first(line: str) -> RunEvent:
     except ValueError:
         values = None
     if not isinstance(values, dict) or values.get("event") != "run":
-        raise RecordError("not a run file: the first line is no event run")
+        raise RecordError("not a run file: the first line is not an event `run`")
     if values.get("schema") != SCHEMA:
         raise RecordError(
             f"schema {values.get('schema')!r}; this program reads schema {SCHEMA} only"

@@ -169,7 +169,7 @@ def append_end(
         Whether the event was added; False if the file has one already.
 
     Raises:
-        RecordError: The file is no run file, or the values do not fit the schema.
+        RecordError: The file is not a run file, or the values do not fit the schema.
     """
     if read_run(path).end is not None:
         return False

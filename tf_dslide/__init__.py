@@ -14,7 +14,15 @@ def _is_command_line() -> bool:
 # takes seconds; it imports what it needs itself. Everybody else gets all names at once, and with
 # them the registration that `keras.models.load_model` relies on.
 if not _is_command_line():
-    from tf_dslide._public import *  # noqa: F403
-    from tf_dslide._public import __all__ as _names
+    try:
+        from tf_dslide._public import *  # noqa: F403
+        from tf_dslide._public import __all__ as _names
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise ImportError(
+            "tf_dslide needs TensorFlow 2.21, which is not installed: pip install "
+            "'tf-dslide[cpu]' for tensorflow-cpu, or 'tf-dslide[tensorflow]' for tensorflow"
+        ) from error
 
     __all__ = [*_names, "__version__"]

@@ -74,7 +74,9 @@ class DenseLogitsNotice:
 
     def eager(self, outputs: tf.Tensor) -> None:
         """Warns once that a call outside `tf.function` has computed large outputs."""
-        if self._silent or outputs.shape.num_elements() < 1 << 22:
+        if self._silent or not tf.executing_eagerly():
+            return
+        if outputs.shape.num_elements() < 1 << 22:
             return
         self._silent = True
         warn_of_dense_cost(

@@ -197,7 +197,8 @@ def to_excluded(exclude: Any, units: int, leading: tf.Tensor) -> tuple[Csr, int]
     """Labels that a search leaves out.
 
     Args:
-        exclude: Ids `(n,)` for all rows, or each row's own as `to_csr` takes labels.
+        exclude: Ids `(n,)` for all rows, or each row's own as `to_csr` takes labels; integers are
+            always ids.
         units: Number of classes.
         leading: All axes of the outputs but the last; how many must be known.
 
@@ -217,7 +218,10 @@ def to_excluded(exclude: Any, units: int, leading: tf.Tensor) -> tuple[Csr, int]
                 f"`exclude` of shape {exclude.shape} does not belong to outputs with {positions} "
                 "leading axes: give ids (n,) for all rows, or (batch, ..., n) padded with -1"
             )
-    excluded = to_csr(exclude, units, positions)
+    if isinstance(exclude, tf.Tensor) and exclude.dtype.is_integer:
+        excluded = _padded(tf.reshape(exclude, [-1, tf.shape(exclude)[-1]]), units)
+    else:
+        excluded = to_csr(exclude, units, positions)
     excluded = expect_rows(excluded, tf.TensorShape([None] * (positions + 1)), leading)
     if tf.executing_eagerly():
         return excluded, int(tf.reduce_max(tf.concat([[0], excluded.row_lengths()], axis=0)))

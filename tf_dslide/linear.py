@@ -199,10 +199,16 @@ class DSlideLinear(keras.layers.Layer):
                 f"DSlideLinear keeps its weights in float32; received the dtype policy "
                 f"{self.dtype_policy.name!r}. Use 'float32', 'mixed_float16' or 'mixed_bfloat16'."
             )
-        fixed = {"trainable": False, "initializer": "zeros"}
-        self.splits = self.add_weight(name="splits", shape=(features + 1,), dtype="int64", **fixed)
-        self.neurons = self.add_weight(name="neurons", shape=(weights,), dtype="int32", **fixed)
-        self.kernel = self.add_weight(name="kernel", shape=(weights,), initializer="zeros")
+        # Initializers, since Keras may make the values later than it builds the layer.
+        splits, neurons, kernel = (_starting_from(value) for value in self._found or [None] * 3)
+        self._found = None
+        self.splits = self.add_weight(
+            name="splits", shape=(features + 1,), dtype="int64", initializer=splits, trainable=False
+        )
+        self.neurons = self.add_weight(
+            name="neurons", shape=(weights,), dtype="int32", initializer=neurons, trainable=False
+        )
+        self.kernel = self.add_weight(name="kernel", shape=(weights,), initializer=kernel)
         if self.use_bias:
             self.bias = self.add_weight(
                 name="bias",
@@ -210,12 +216,6 @@ class DSlideLinear(keras.layers.Layer):
                 initializer=self.bias_initializer,
                 trainable=self.train_bias,
             )
-        if self._found is not None:
-            for variable, value in zip(
-                (self.splits, self.neurons, self.kernel), self._found, strict=True
-            ):
-                variable.assign(value)
-            self._found = None
         self.built = True
 
     def _sparse_kernel(self) -> SparseKernel:
@@ -312,6 +312,13 @@ class DSlideLinear(keras.layers.Layer):
         layer = cls(**config)
         layer._size = tuple(size) if size else None
         return layer
+
+
+def _starting_from(value: Any) -> Any:
+    """An initializer that gives `value`, or zeros to be loaded over."""
+    if value is None:
+        return "zeros"
+    return lambda shape, dtype=None: tf.convert_to_tensor(value, dtype)
 
 
 def usual_optimizer(learning_rate: Any, batch_size: int) -> SparseAdagrad:

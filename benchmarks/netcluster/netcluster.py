@@ -213,12 +213,6 @@ class Cluster:
                 rule = f"iptables -t raw -A {direction} eth0 -j {target}"
                 call(f"ip netns exec {name} {rule}")
 
-    def change(self, link: Link) -> None:
-        """Gives all hosts another link; what runs on them goes on. Nothing should be under way."""
-        self._stop_shaper()
-        self.link = link
-        self._start_shaper()
-
     def _start_shaper(self) -> None:
         if any(self.link):
             program = compile_once("netdelay.c", RUN / "netdelay")
@@ -251,13 +245,6 @@ class Cluster:
         if any(self.link) and not is_shaper(self._shaper):
             log = (RUN / "netdelay.log").read_text().strip()
             raise ClusterError(f"netdelay has ended, so the links are not slow: {log}")
-
-    def shaper_seconds(self) -> float:
-        """CPU time so far of the program that makes the links slow: it takes it from the hosts."""
-        if not is_shaper(self._shaper):
-            return 0.0
-        fields = Path(f"/proc/{self._shaper}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def traffic(self) -> list[Traffic]:
         """Of each host."""
@@ -327,7 +314,7 @@ def traffic_of(name: str) -> Traffic:
 
 
 def is_shaper(process: int) -> bool:
-    """Whether a process is a netdelay at work."""
+    """Whether a process is a running netdelay."""
     try:
         name, rest = Path(f"/proc/{process}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
     except (OSError, IndexError):

@@ -1,7 +1,7 @@
-// One classifier for each neuron against all others: binary cross-entropy over active sets.
+// One-vs-rest: binary cross-entropy over active sets.
 
-#ifndef TF_DSLIDE_CORE_ONE_AGAINST_ALL_H_
-#define TF_DSLIDE_CORE_ONE_AGAINST_ALL_H_
+#ifndef TF_DSLIDE_CORE_BINARY_CROSSENTROPY_H_
+#define TF_DSLIDE_CORE_BINARY_CROSSENTROPY_H_
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 namespace dslide {
 
 // The sum over each row's active neurons of the logistic loss of being one of its labels, and its
-// gradient by the logits. A neuron that is no label counts exp(offset) times: `own_adjustment`
+// gradient by the logits. A neuron that is no label counts exp(adjustment) times: `own_adjustment`
 // holds those of the rows' own (null: 0), `active` those of the shared ones. Returns -1, or a row
 // with a label that is not among its own neurons.
 int64_t BinaryCrossentropy(const ActiveSets& active, const float* own_adjustment,
@@ -21,4 +21,4 @@ int64_t BinaryCrossentropy(const ActiveSets& active, const float* own_adjustment
 
 }  // namespace dslide
 
-#endif  // TF_DSLIDE_CORE_ONE_AGAINST_ALL_H_
+#endif  // TF_DSLIDE_CORE_BINARY_CROSSENTROPY_H_

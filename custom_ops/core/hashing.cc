@@ -116,12 +116,12 @@ std::string SimHashCodes(const SimHash& hash, const float* x, int64_t n, int32_t
 
 std::string ProjectionCodes(const OffsetProjections& hash, const float* x, int64_t n,
                             int32_t* codes, const ParallelFor& parallel) {
-  static_assert(kHashBlock == kStrip, "a block of vectors is a strip of a matrix");
+  static_assert(kHashBlock == kPanel, "a block of vectors is a panel of a matrix");
   const int64_t projections = hash.bits * hash.tables, stride = hash.dim + 1;
   return ForBlocks(x, n, hash.dim, projections * hash.dim * 4, parallel,
                    [&](const float* xt, int64_t first, int64_t lanes) {
                      std::vector<float> sums(projections * kHashBlock);
-                     Simd().gemm_strip(projections, kHashBlock, hash.dim, hash.weights, stride, 1,
+                     Simd().gemm_panel(projections, kHashBlock, hash.dim, hash.weights, stride, 1,
                                        xt, sums.data(), kHashBlock, false);
                      for (int64_t table = 0; table < hash.tables; ++table) {
                        int32_t code[kHashBlock] = {};

@@ -11,15 +11,15 @@ namespace {
 
 // Groups of lines that are compared, for each neuron wanted.
 constexpr int64_t kGroupsForEach = 6;
-// Connections to fetch ahead.
+// Weights to fetch ahead.
 constexpr int64_t kAhead = 96;
 
-void PrefetchFirst(const SparseKernel& connections, int32_t feature) {
-  if (!connections.Within(feature)) return;
-  const CsrView& neurons = connections.neurons;
+void PrefetchFirst(const SparseKernel& kernel, int32_t feature) {
+  if (!kernel.Within(feature)) return;
+  const CsrView& neurons = kernel.neurons;
   const int64_t count = std::min(kAhead, neurons.length(feature));
   PrefetchRange(neurons.begin(feature), count);
-  PrefetchRange(connections.weights + neurons.splits[feature], count);
+  PrefetchRange(kernel.weights + neurons.splits[feature], count);
 }
 
 // Bit i of the result is flag i, each a byte of 0 or 1.
@@ -59,17 +59,17 @@ ScoreAccumulator::ScoreAccumulator(int64_t units) : units_(units) {
   active_ = memory.active.data();
 }
 
-bool ScoreAccumulator::Count(const SparseRows& x, int64_t row, const SparseKernel& connections) {
+bool ScoreAccumulator::AddRow(const SparseRows& x, int64_t row, const SparseKernel& kernel) {
   Clear();
   bool sound = true;
   const int64_t end = x.ids.splits[row + 1];
   for (int64_t e = x.ids.splits[row]; e < end && sound; ++e) {
     // The processor foresees those of a feature, but not the next one's.
-    if (e + 1 < end) PrefetchFirst(connections, x.ids.ids[e + 1]);
+    if (e + 1 < end) PrefetchFirst(kernel, x.ids.ids[e + 1]);
     const int32_t feature = x.ids.ids[e];
-    const CsrView& neurons = connections.neurons;
-    sound = connections.Within(feature) &&
-            Add(x.values[e], neurons.begin(feature), connections.weights + neurons.splits[feature],
+    const CsrView& neurons = kernel.neurons;
+    sound = kernel.Within(feature) &&
+            Add(x.values[e], neurons.begin(feature), kernel.weights + neurons.splits[feature],
                 neurons.length(feature));
   }
   ListTouchedLines();
@@ -81,7 +81,7 @@ bool ScoreAccumulator::Add(float value, const int32_t* neurons, const float* wei
   // In variables of their own: a write to a flag might change members, as far as compilers know.
   float* const scores = scores_;
   uint8_t* const touched = touched_;
-  // All reads of some votes, then all writes: mixed, the processor has to find out which depend on
+  // All reads of some scores, then all writes: mixed, the processor has to find out which depend on
   // which, and takes three times as long. The neurons of a feature are distinct.
   constexpr int kTogether = 8;
   int64_t i = 0;
@@ -127,18 +127,17 @@ void ScoreAccumulator::Clear() {
   activated_.clear();
 }
 
-void ScoreAccumulator::Best(const SparseKernel& connections, int64_t count,
-                            std::vector<Scored>* best) {
+void ScoreAccumulator::Best(const SparseKernel& kernel, int64_t count, std::vector<Scored>* best) {
   best->clear();
   if (count == 0) return;
-  FindTops(connections);
+  FindTops(kernel);
   // So many lines hold one of the best each, if all active neurons are among the best as well.
   const float least = LeastOfTops(count + static_cast<int64_t>(activated_.size()));
   for (int64_t i = 0; i < count_; ++i) {
     if (tops_[i] < least) continue;
     const int32_t end = EndOfLine(touched_lines_[i]);
     for (int32_t neuron = touched_lines_[i]; neuron < end; ++neuron) {
-      const float logit = scores_[neuron] + connections.bias_of(neuron);
+      const float logit = scores_[neuron] + kernel.bias_of(neuron);
       if (logit < least || !Has(neuron) || IsActive(neuron)) continue;
       best->push_back(Ranked(logit, neuron));
     }
@@ -147,14 +146,14 @@ void ScoreAccumulator::Best(const SparseKernel& connections, int64_t count,
 }
 
 // The largest logit in each touched line, NaN being none.
-void ScoreAccumulator::FindTops(const SparseKernel& connections) {
+void ScoreAccumulator::FindTops(const SparseKernel& kernel) {
   tops_.resize(count_);
   const bool cut = count_ > 0 && touched_lines_[count_ - 1] + kLine > units_;
-  Simd().block_tops(scores_, connections.bias, touched_lines_, count_ - cut, tops_.data());
+  Simd().block_tops(scores_, kernel.bias, touched_lines_, count_ - cut, tops_.data());
   if (!cut) return;
   float top = -std::numeric_limits<float>::infinity();
   for (int32_t neuron = touched_lines_[count_ - 1]; neuron < units_; ++neuron) {
-    const float logit = scores_[neuron] + connections.bias_of(neuron);
+    const float logit = scores_[neuron] + kernel.bias_of(neuron);
     if (Has(neuron) && logit > top) top = logit;
   }
   tops_.back() = top;
@@ -184,10 +183,10 @@ void ScoreAccumulator::Activate(int32_t neuron, int32_t place) {
   activated_.push_back(neuron);
 }
 
-int64_t ScoreAccumulator::Match(const SparseKernel& connections, int64_t begin, int64_t end,
+int64_t ScoreAccumulator::Match(const SparseKernel& kernel, int64_t begin, int64_t end,
                                 std::vector<int32_t>* found) const {
   if (static_cast<int64_t>(found->size()) < end - begin) found->resize(end - begin);
-  const int32_t* const neurons = connections.neurons.ids;
+  const int32_t* const neurons = kernel.neurons.ids;
   int32_t* next = found->data();
   for (int64_t q = begin; q < end; q += 64) {
     const int64_t together = std::min<int64_t>(64, end - q);

@@ -1,7 +1,7 @@
-// The votes that a sample's features give the neurons that they are connected with.
+// The scores of neurons for one sample: sums of its features' values times their weights.
 
-#ifndef TF_DSLIDE_CORE_VOTES_H_
-#define TF_DSLIDE_CORE_VOTES_H_
+#ifndef TF_DSLIDE_CORE_SCORE_ACCUMULATOR_H_
+#define TF_DSLIDE_CORE_SCORE_ACCUMULATOR_H_
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ inline Scored Ranked(float logit, int32_t neuron) {
   return {std::isnan(logit) ? -std::numeric_limits<float>::infinity() : logit, neuron};
 }
 
-// The votes for one sample at a time, and which neurons are active in it. As many scores as there
+// The scores for one sample at a time, and which neurons are active in it. As many scores as there
 // are neurons are allocated once a thread, and only the cache lines that were touched are cleared.
 class ScoreAccumulator {
  public:
@@ -28,16 +28,16 @@ class ScoreAccumulator {
   ScoreAccumulator(const ScoreAccumulator&) = delete;
   ScoreAccumulator& operator=(const ScoreAccumulator&) = delete;
 
-  // Forgets the sample before; whether the connections of the row's features are what they claim
-  // to be. They are too many to be checked as a whole in every step.
-  bool Count(const SparseRows& x, int64_t row, const SparseKernel& connections);
+  // Forgets the sample before; whether the weights of the row's features are what they claim to be.
+  // They are too many to be checked as a whole in every step.
+  bool AddRow(const SparseRows& x, int64_t row, const SparseKernel& kernel);
 
-  // The sum of a neuron's votes.
+  // A neuron's logit without its bias.
   float score(int32_t neuron) const { return scores_[neuron]; }
-  // Whether a neuron had a vote.
+  // Whether a feature has a weight for the neuron.
   bool Has(int32_t neuron) const { return !IsUntouched(scores_[neuron]); }
 
-  // Calls `use(neuron)` for the neurons that had a vote, ascending.
+  // Calls `use(neuron)` for the neurons that have a score, ascending.
   template <typename Use>
   void ForTouched(const Use& use) const {
     for (int64_t i = 0; i < count_; ++i) {
@@ -48,23 +48,23 @@ class ScoreAccumulator {
     }
   }
 
-  // The `count` neurons of the highest logits among those that had a vote and are not active, in no
-  // order; the lower id among equals, NaN last.
-  void Best(const SparseKernel& connections, int64_t count, std::vector<Scored>* best);
+  // The `count` neurons of the highest logits among those that have a score and are not active, in
+  // no order; the lower id among equals, NaN last.
+  void Best(const SparseKernel& kernel, int64_t count, std::vector<Scored>* best);
 
   // Notes where an active neuron stands.
   void Activate(int32_t neuron, int32_t place);
   // Where an active neuron stands.
   int32_t PlaceOf(int32_t neuron) const { return places_[neuron]; }
-  // Writes which connections of [begin, end) lead to active neurons to the start of `found`, which
+  // Writes which weights of [begin, end) belong to active neurons to the start of `found`, which
   // grows if it must; how many do.
-  int64_t Match(const SparseKernel& connections, int64_t begin, int64_t end,
+  int64_t Match(const SparseKernel& kernel, int64_t begin, int64_t end,
                 std::vector<int32_t>* found) const;
 
  private:
   // Scores of one cache line are looked at together.
   static constexpr int64_t kLine = 16;
-  // Adding any vote to -0 leaves another number, because votes are never -0.
+  // Adding any term to -0 leaves another number, because terms are never -0.
   static constexpr float kUntouched = -0.0f;
   static bool IsUntouched(float score) { return score == 0 && std::signbit(score); }
 
@@ -86,12 +86,12 @@ class ScoreAccumulator {
     return static_cast<int32_t>(std::min(first + kLine, units_));
   }
   bool Add(float value, const int32_t* neurons, const float* weights, int64_t count);
-  void FindTops(const SparseKernel& connections);
+  void FindTops(const SparseKernel& kernel);
   float LeastOfTops(int64_t count);
   void ListTouchedLines();
   void Clear();
 
-  // To look these up in the thread's memory costs as much as a vote.
+  // To look these up in the thread's memory costs as much as a term.
   float* scores_;
   uint8_t* touched_;
   int32_t* touched_lines_;  // their first neurons, ascending
@@ -105,4 +105,4 @@ class ScoreAccumulator {
 
 }  // namespace dslide
 
-#endif  // TF_DSLIDE_CORE_VOTES_H_
+#endif  // TF_DSLIDE_CORE_SCORE_ACCUMULATOR_H_

@@ -101,19 +101,19 @@ Window WindowOf(const LshQuery& query, int64_t table, int32_t code, int64_t key,
   return {query.neuron_ids + table * query.units + ptr[0], start, until_end, taken - until_end};
 }
 
-// Neurons in the order in which they came to 1 vote, to 2 votes, and so on: choosing the most voted
-// then looks at few more than it chooses.
-class VoteLevels {
+// Neurons in the order in which they came to 1 collision, to 2, and so on: choosing those of the
+// most collisions then looks at few more than it chooses.
+class CollisionLevels {
  public:
-  explicit VoteLevels(int64_t most_levels)
+  explicit CollisionLevels(int64_t most_levels)
       : begin_(most_levels + 2, 0), size_(most_levels + 1, 0) {}
 
-  // Makes room for so many votes in all. What was added before is lost.
-  void Reserve(int64_t votes) {
-    if (votes <= votes_) return;
-    votes_ = std::max(votes, 2 * votes_);
+  // Makes room for so many collisions in all. What was added before is lost.
+  void Reserve(int64_t collisions) {
+    if (collisions <= collisions_) return;
+    collisions_ = std::max(collisions, 2 * collisions_);
     for (size_t level = 1; level + 1 < begin_.size(); ++level) {
-      begin_[level + 1] = begin_[level] + votes_ / level;
+      begin_[level + 1] = begin_[level] + collisions_ / level;
     }
     ids_.resize(begin_.back());
   }
@@ -140,26 +140,26 @@ class VoteLevels {
   IdList Reached(int64_t level) const { return {ids_.data() + begin_[level], size_[level]}; }
 
  private:
-  int64_t votes_ = 0;
-  std::vector<int64_t> begin_;  // votes / level places for each level
+  int64_t collisions_ = 0;
+  std::vector<int64_t> begin_;  // collisions / level places for each level
   std::vector<int64_t> size_;
   std::vector<int32_t> ids_;
 };
 
-// The choice of one row at a time, with counters that are clean between rows. Vote is wide enough
+// The choice of one row at a time, with counters that are clean between rows. Count is wide enough
 // for the number of tables and one more value.
-template <typename Vote>
+template <typename Count>
 class RowSelector {
  public:
   RowSelector(int64_t units, int64_t tables)
-      : votes_(units, 0),
+      : collisions_(units, 0),
         chosen_(units),
         windows_(tables),
         next_windows_(tables),
         levels_(tables) {}
 
   bool Fits(const LshQuery& query) const {
-    return query.units == static_cast<int64_t>(votes_.size()) &&
+    return query.units == static_cast<int64_t>(collisions_.size()) &&
            query.tables == static_cast<int64_t>(windows_.size());
   }
 
@@ -167,10 +167,10 @@ class RowSelector {
   void Open(const LshQuery& query) {
     query_ = query;
     sound_ = true;
-    for (const int32_t id : query.excluded) votes_[id] = kExcluded;
+    for (const int32_t id : query.excluded) collisions_[id] = kExcluded;
   }
   void Close() {
-    for (const int32_t id : query_.excluded) votes_[id] = 0;
+    for (const int32_t id : query_.excluded) collisions_[id] = 0;
   }
 
   // To be called once before rows [row, last) are selected one after the other.
@@ -187,14 +187,14 @@ class RowSelector {
     const int64_t labels = label_end - label_begin;
     for (const int32_t* label = label_begin; label != label_end; ++label) chosen_.Add(*label);
     FindWindows(row + 1);
-    if (query_.hashed > labels && query_.tables > 0 && query_.least <= query_.tables) {
-      CountVotes();
-      if (query_.least == 0) {
-        ChooseMostVoted(query_.hashed - labels, label_begin, label_end);
+    if (query_.hashed > labels && query_.tables > 0 && query_.min_collisions <= query_.tables) {
+      CountCollisions();
+      if (query_.min_collisions == 0) {
+        ChooseMostFrequent(query_.hashed - labels, label_begin, label_end);
       } else {
-        ChooseInOrder(query_.hashed - labels, levels_.Reached(query_.least));
+        ChooseInOrder(query_.hashed - labels, levels_.Reached(query_.min_collisions));
       }
-      for (const int32_t id : levels_.Reached(1)) votes_[id] = 0;
+      for (const int32_t id : levels_.Reached(1)) collisions_[id] = 0;
       levels_.Clear();
     }
     return chosen_.Drain(ids);
@@ -204,15 +204,17 @@ class RowSelector {
   bool sound() const { return sound_; }
 
  private:
-  void CountVotes() {
-    int64_t votes = 0;
-    for (const Window& window : windows_) votes += window.size();
-    levels_.Reserve(votes);
+  void CountCollisions() {
+    int64_t collisions = 0;
+    for (const Window& window : windows_) collisions += window.size();
+    levels_.Reserve(collisions);
     for (int64_t table = 0; table < query_.tables; ++table) {
       PrefetchWindow(table + kAhead);
       windows_[table].ForStretches(
           [&](const int32_t* ids, int64_t count) { CountStretch(ids, count); });
-      if (query_.least > 0 && levels_.Reached(query_.least).count >= query_.hashed) return;
+      if (query_.min_collisions > 0 &&
+          levels_.Reached(query_.min_collisions).count >= query_.hashed)
+        return;
     }
   }
 
@@ -223,7 +225,7 @@ class RowSelector {
       PrefetchBorders(next + 1, table);
       next_windows_[table] = next < last_ ? RowWindow(next, table) : Window{};
     }
-    if (query_.least == 0) return;
+    if (query_.min_collisions == 0) return;
     for (int64_t table = 0; table < query_.tables; ++table) {
       const uint64_t random = Mix(~query_.seed, next, table);
       std::swap(next_windows_[table], next_windows_[table + Below(random, query_.tables - table)]);
@@ -259,33 +261,33 @@ class RowSelector {
   // What the neurons of a stretch reached is listed in a second pass, so that no counter waits for
   // the length of a list.
   void CountStretch(const int32_t* ids, int64_t count) {
-    Vote level[kStretch];
+    Count level[kStretch];
     uint32_t outside = 0, unsound = 0;
     for (int64_t j = 0; j < count; ++j) {
       outside |= static_cast<uint32_t>(ids[j]) >= static_cast<uint32_t>(query_.units);
     }
     if (outside) count = 0;
-    Vote* const votes = votes_.data();
-    const Vote most = static_cast<Vote>(query_.tables);
+    Count* const collisions = collisions_.data();
+    const Count most = static_cast<Count>(query_.tables);
     for (int64_t j = 0; j < count; ++j) {
-      const Vote before = votes[ids[j]];
+      const Count before = collisions[ids[j]];
       const bool counts = before < most;
       unsound |= !counts & (before != kExcluded);
       level[j] = counts ? before + 1 : 0;
-      votes[ids[j]] = before + counts;
+      collisions[ids[j]] = before + counts;
     }
     levels_.Add(level, ids, count);
     if (outside | unsound) sound_ = false;
   }
 
-  // Chooses up to `room` neurons besides the labels in falling order of votes, equals in the order
-  // in which they came to so many.
-  void ChooseMostVoted(int64_t room, const int32_t* label_begin, const int32_t* label_end) {
-    // How many that are not labels have at least `level` votes.
+  // Chooses up to `room` neurons besides the labels in falling order of collisions, equals in the
+  // order in which they came to so many.
+  void ChooseMostFrequent(int64_t room, const int32_t* label_begin, const int32_t* label_end) {
+    // How many that are not labels have at least `level` collisions.
     auto count = [&](int64_t level) {
       return levels_.Reached(level).count -
              std::count_if(label_begin, label_end, [&](int32_t label) {
-               return votes_[label] >= level && votes_[label] != kExcluded;
+               return collisions_[label] >= level && collisions_[label] != kExcluded;
              });
     };
     int64_t level = query_.tables + 1;
@@ -307,24 +309,24 @@ class RowSelector {
     }
   }
 
-  static constexpr Vote kExcluded = std::numeric_limits<Vote>::max();
+  static constexpr Count kExcluded = std::numeric_limits<Count>::max();
 
   LshQuery query_{};
-  std::vector<Vote> votes_;
+  std::vector<Count> collisions_;
   NeuronSet chosen_;
   std::vector<Window> windows_;       // of the row that is being selected
   std::vector<Window> next_windows_;  // of the row after it
   int64_t last_ = 0;
-  VoteLevels levels_;
+  CollisionLevels levels_;
   bool sound_ = true;
 };
 
 // Selectors that nobody uses now.
-template <typename Vote>
+template <typename Count>
 class Idle {
  public:
-  std::unique_ptr<RowSelector<Vote>> Take(const LshQuery& query) {
-    std::unique_ptr<RowSelector<Vote>> result;
+  std::unique_ptr<RowSelector<Count>> Take(const LshQuery& query) {
+    std::unique_ptr<RowSelector<Count>> result;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (!idle_.empty()) {
@@ -333,50 +335,51 @@ class Idle {
       }
     }
     if (!result || !result->Fits(query)) {
-      result = std::make_unique<RowSelector<Vote>>(query.units, query.tables);
+      result = std::make_unique<RowSelector<Count>>(query.units, query.tables);
     }
     return result;
   }
-  void Give(std::unique_ptr<RowSelector<Vote>> selector) {
+  void Give(std::unique_ptr<RowSelector<Count>> selector) {
     const std::lock_guard<std::mutex> lock(mutex_);
     idle_.push_back(std::move(selector));
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<RowSelector<Vote>>> idle_;
+  std::vector<std::unique_ptr<RowSelector<Count>>> idle_;
 };
 
 // Joins rows that were made apart; `lengths` holds 0 and then the rows' lengths.
-Csr Join(const std::vector<std::vector<int32_t>>& parts, std::vector<int64_t> lengths) {
+Csr Join(const std::vector<std::vector<int32_t>>& chunks, std::vector<int64_t> lengths) {
   Csr result;
   result.splits = std::move(lengths);
   for (size_t row = 1; row < result.splits.size(); ++row) {
     result.splits[row] += result.splits[row - 1];
   }
   result.ids.reserve(result.splits.back());
-  for (const auto& part : parts) result.ids.insert(result.ids.end(), part.begin(), part.end());
+  for (const auto& chunk : chunks) result.ids.insert(result.ids.end(), chunk.begin(), chunk.end());
   return result;
 }
 
-template <typename Vote>
-Csr SelectRows(const LshQuery& query, const CsrView& labels, Idle<Vote>* idle,
+template <typename Count>
+Csr SelectRows(const LshQuery& query, const CsrView& labels, Idle<Count>* idle,
                const ParallelFor& parallel, bool* sound) {
-  constexpr int64_t kRowsPerPart = 16;
-  const int64_t count = (labels.rows + kRowsPerPart - 1) / kRowsPerPart;
-  std::vector<std::vector<int32_t>> parts(count);
+  constexpr int64_t kRowsPerChunk = 16;
+  const int64_t count = (labels.rows + kRowsPerChunk - 1) / kRowsPerChunk;
+  std::vector<std::vector<int32_t>> chunks(count);
   std::vector<int64_t> lengths(labels.rows + 1, 0);
   std::atomic<bool> broken{false};
-  const int64_t cost =
-      kRowsPerPart * (query.tables * std::min<int64_t>(query.bucket_size, 1000) + query.units / 64);
+  const int64_t cost = kRowsPerChunk * (query.tables * std::min<int64_t>(query.bucket_size, 1000) +
+                                        query.units / 64);
   parallel(count, cost, [&](int64_t begin, int64_t end) {
-    std::unique_ptr<RowSelector<Vote>> selector = idle->Take(query);
+    std::unique_ptr<RowSelector<Count>> selector = idle->Take(query);
     selector->Open(query);
-    for (int64_t part = begin; part < end; ++part) {
-      const int64_t last = std::min(labels.rows, (part + 1) * kRowsPerPart);
-      selector->Begin(part * kRowsPerPart, last);
-      for (int64_t row = part * kRowsPerPart; row < last; ++row) {
-        lengths[row + 1] = selector->Select(row, labels.begin(row), labels.end(row), &parts[part]);
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t last = std::min(labels.rows, (chunk + 1) * kRowsPerChunk);
+      selector->Begin(chunk * kRowsPerChunk, last);
+      for (int64_t row = chunk * kRowsPerChunk; row < last; ++row) {
+        lengths[row + 1] =
+            selector->Select(row, labels.begin(row), labels.end(row), &chunks[chunk]);
       }
     }
     if (!selector->sound()) broken = true;
@@ -384,7 +387,7 @@ Csr SelectRows(const LshQuery& query, const CsrView& labels, Idle<Vote>* idle,
     idle->Give(std::move(selector));
   });
   *sound = !broken;
-  return Join(parts, std::move(lengths));
+  return Join(chunks, std::move(lengths));
 }
 
 }  // namespace
@@ -407,8 +410,8 @@ Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const LshScra
 
 namespace {
 
-// Votes are counted in so many places, each of which has tables of its own.
-constexpr int64_t kVoteSlabs = 4;
+// Collisions are counted in so many places, each of which has tables of its own.
+constexpr int64_t kTableSlabs = 4;
 
 // About as many units as one task adds up and looks through.
 constexpr int64_t kUnitsPerBlock = int64_t{1} << 14;
@@ -417,24 +420,24 @@ Slabs UnitBlocks(int64_t units) {
   return Slabs(units, (units + kUnitsPerBlock - 1) / kUnitsPerBlock);
 }
 
-// The votes of all rows in the tables [begin, end). A bucket is looked up once for all the rows
-// whose codes name it.
-void CountBatchVotes(const LshQuery& query, int64_t rows, int64_t begin, int64_t end,
-                     uint32_t* votes, std::atomic<bool>* broken) {
+// The collisions of all rows in the tables [begin, end). A bucket is looked up once for all the
+// rows whose codes name it.
+void CountBatchCollisions(const LshQuery& query, int64_t rows, int64_t begin, int64_t end,
+                          uint32_t* collisions, std::atomic<bool>* broken) {
   std::vector<int32_t> codes(rows);
   for (int64_t table = begin; table < end; ++table) {
     for (int64_t row = 0; row < rows; ++row) codes[row] = query.codes[row * query.tables + table];
     std::sort(codes.begin(), codes.end());
     for (auto first = codes.begin(); first != codes.end();) {
       const auto last = std::upper_bound(first, codes.end(), *first);
-      const uint32_t voters = static_cast<uint32_t>(last - first);
+      const uint32_t rows_there = static_cast<uint32_t>(last - first);
       bool sound = true;
       const Window window = WindowOf(query, table, *first, *first, &sound);
       if (!sound) *broken = true;
       window.ForStretches([&](const int32_t* ids, int64_t count) {
         for (int64_t j = 0; j < count; ++j) {
           if (static_cast<uint32_t>(ids[j]) < static_cast<uint32_t>(query.units)) {
-            votes[ids[j]] += voters;
+            collisions[ids[j]] += rows_there;
           } else {
             *broken = true;
           }
@@ -446,20 +449,20 @@ void CountBatchVotes(const LshQuery& query, int64_t rows, int64_t begin, int64_t
 }
 
 struct Candidate {
-  uint32_t votes;
+  uint32_t collisions;
   uint32_t chance;
   int32_t id;
 
   bool operator<(const Candidate& other) const {
-    if (votes != other.votes) return votes > other.votes;
+    if (collisions != other.collisions) return collisions > other.collisions;
     return chance != other.chance ? chance < other.chance : id < other.id;
   }
 };
 
-// Adds up the votes of all slabs in the first one, and returns how many neurons have each number
-// of votes; the last count is of those with that many or more.
-std::vector<int64_t> SumVotes(const LshQuery& query, int64_t slabs, uint32_t* votes,
-                              const ParallelFor& parallel) {
+// Adds up the collisions of all slabs in the first one, and returns how many neurons have each
+// number of them; the last count is of those with that many or more.
+std::vector<int64_t> SumCollisions(const LshQuery& query, int64_t slabs, uint32_t* collisions,
+                                   const ParallelFor& parallel) {
   constexpr int64_t kMost = 1023;
   const Slabs blocks = UnitBlocks(query.units);
   std::vector<int32_t> counts(blocks.count() * (kMost + 1), 0);
@@ -467,11 +470,11 @@ std::vector<int64_t> SumVotes(const LshQuery& query, int64_t slabs, uint32_t* vo
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = blocks.begin(block), last = blocks.end(block);
       for (int64_t slab = 1; slab < slabs; ++slab) {
-        const uint32_t* more = votes + slab * query.units;
-        for (int64_t id = first; id < last; ++id) votes[id] += more[id];
+        const uint32_t* more = collisions + slab * query.units;
+        for (int64_t id = first; id < last; ++id) collisions[id] += more[id];
       }
       int32_t* count = counts.data() + block * (kMost + 1);
-      for (int64_t id = first; id < last; ++id) ++count[std::min<int64_t>(votes[id], kMost)];
+      for (int64_t id = first; id < last; ++id) ++count[std::min<int64_t>(collisions[id], kMost)];
     }
   });
   std::vector<int64_t> result(kMost + 1, 0);
@@ -479,23 +482,23 @@ std::vector<int64_t> SumVotes(const LshQuery& query, int64_t slabs, uint32_t* vo
   return result;
 }
 
-// The neurons with at least `least` votes.
-std::vector<Candidate> Candidates(const LshQuery& query, uint32_t least, const uint32_t* votes,
+// The neurons with at least `least` collisions.
+std::vector<Candidate> Candidates(const LshQuery& query, uint32_t least, const uint32_t* collisions,
                                   const ParallelFor& parallel) {
   const Slabs blocks = UnitBlocks(query.units);
-  std::vector<std::vector<Candidate>> parts(blocks.count());
-  parallel(parts.size(), kUnitsPerBlock, [&](int64_t begin, int64_t end) {
+  std::vector<std::vector<Candidate>> chunks(blocks.count());
+  parallel(chunks.size(), kUnitsPerBlock, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = blocks.begin(block), last = blocks.end(block);
       for (int64_t id = first; id < last; ++id) {
-        if (votes[id] < least) continue;
+        if (collisions[id] < least) continue;
         const uint32_t chance = static_cast<uint32_t>(Mix(query.seed, id) >> 32);
-        parts[block].push_back({votes[id], chance, static_cast<int32_t>(id)});
+        chunks[block].push_back({collisions[id], chance, static_cast<int32_t>(id)});
       }
     }
   });
   std::vector<Candidate> result;
-  for (const auto& part : parts) result.insert(result.end(), part.begin(), part.end());
+  for (const auto& chunk : chunks) result.insert(result.end(), chunk.begin(), chunk.end());
   return result;
 }
 
@@ -503,29 +506,31 @@ std::vector<Candidate> Candidates(const LshQuery& query, uint32_t least, const u
 
 std::vector<int32_t> SelectForBatch(const LshQuery& query, int64_t rows,
                                     const ParallelFor& parallel, bool* sound) {
-  const Slabs slabs(query.tables, kVoteSlabs);
-  std::vector<uint32_t> votes(slabs.count() * query.units, 0);
+  const Slabs slabs(query.tables, kTableSlabs);
+  std::vector<uint32_t> collisions(slabs.count() * query.units, 0);
   std::atomic<bool> broken{false};
   const int64_t cost = 1 + query.tables / slabs.count() * rows * 50;
   parallel(slabs.count(), cost, [&](int64_t begin, int64_t end) {
     for (int64_t slab = begin; slab < end; ++slab) {
-      CountBatchVotes(query, rows, slabs.begin(slab), slabs.end(slab),
-                      votes.data() + slab * query.units, &broken);
+      CountBatchCollisions(query, rows, slabs.begin(slab), slabs.end(slab),
+                           collisions.data() + slab * query.units, &broken);
     }
   });
   *sound = !broken;
   for (int64_t slab = 0; slab < slabs.count(); ++slab) {
-    for (const int32_t id : query.excluded) votes[slab * query.units + id] = 0;
+    for (const int32_t id : query.excluded) collisions[slab * query.units + id] = 0;
   }
-  const std::vector<int64_t> counts = SumVotes(query, slabs.count(), votes.data(), parallel);
-  // As few candidates as hold those to be chosen: fewer votes than the limit win nothing.
+  const std::vector<int64_t> counts =
+      SumCollisions(query, slabs.count(), collisions.data(), parallel);
+  // As few candidates as hold those to be chosen: those of fewer collisions than the limit win
+  // nothing.
   int64_t limit = counts.size(), enough = 0;
   while (limit > 1 && enough < query.hashed) enough += counts[--limit];
-  if (query.least > 0) limit = std::min<int64_t>(query.least, ~uint32_t{0});
+  if (query.min_collisions > 0) limit = std::min<int64_t>(query.min_collisions, ~uint32_t{0});
   std::vector<Candidate> candidates =
-      Candidates(query, static_cast<uint32_t>(limit), votes.data(), parallel);
-  if (query.least > 0) {
-    for (Candidate& candidate : candidates) candidate.votes = 0;
+      Candidates(query, static_cast<uint32_t>(limit), collisions.data(), parallel);
+  if (query.min_collisions > 0) {
+    for (Candidate& candidate : candidates) candidate.collisions = 0;
   }
   const int64_t count = std::min<int64_t>(query.hashed, candidates.size());
   std::nth_element(candidates.begin(), candidates.begin() + count, candidates.end());

@@ -23,14 +23,14 @@ struct LshQuery {
   int64_t bucket_size;        // at most so many are taken from one bucket
   IdList excluded;            // neurons that only a label can bring in
   uint64_t seed;
-  bool from_start = false;  // long buckets give their first neurons, not a window anywhere
-  int64_t least = 0;        // 0: the most voted first; else any with at least so many votes
-  bool by_code = false;     // rows with equal codes get equal neurons, wherever they stand
+  bool from_start = false;     // long buckets give their first neurons, not a window anywhere
+  int64_t min_collisions = 0;  // 0: those of most collisions first; else any with so many
+  bool by_code = false;        // rows with equal codes get equal neurons, wherever they stand
 };
 
 // Counters of SelectFromTables that last from one call to the next: to clear them at each call
-// would take longer than to select for a few rows. 9/8 bytes a unit for each thread that was ever
-// at work.
+// would take longer than to select for a few rows. 9/8 bytes a unit for each thread that
+// ever selected.
 class LshScratch {
  public:
   LshScratch();
@@ -44,19 +44,19 @@ class LshScratch {
 };
 
 // Each row's labels and the neurons of the buckets that its codes name: those found in most tables
-// first, until the row holds `hashed` of them. With `least` votes given, the tables are looked up
-// in a random order, another one for each row, and the neurons found in so many of them are taken
-// as they come, until the row is full. Excluded neurons are passed over unless they are labels. A
-// bucket longer than `bucket_size` gives a window at a random offset, another one for each row or,
-// `by_code`, the same for all. Takes O(tables * bucket_size + units / 4096) a row. Tables that hold
-// an id outside [0, units), or one more often than once a table, leave `sound` false.
+// first, until the row holds `hashed` of them. With `min_collisions` given, the tables are looked
+// up in a random order, another one for each row, and the neurons found in so many of them are
+// taken as they come, until the row is full. Excluded neurons are passed over unless they are
+// labels. A bucket longer than `bucket_size` gives a window at a random place, another one for each
+// row or, `by_code`, the same for all. Takes O(tables * bucket_size + units / 4096) a row. Tables
+// that hold an id outside [0, units), or one more often than once a table, leave `sound` false.
 Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const LshScratch& scratch,
                      const ParallelFor& parallel, bool* sound);
 
-// The excluded neurons and `hashed` others: those with most votes of all `rows` samples together,
-// where each sample gives a vote to each neuron in a bucket of its own. Equal votes are decided by
-// chance; all votes from `least` on, where it is given, count as equal. Fewer if the buckets hold
-// fewer; ascending. Takes 16 bytes a unit.
+// The excluded neurons and `hashed` others: those with most collisions with all `rows` samples
+// together, where a sample collides with each neuron in a bucket of its own. Equal numbers are
+// decided by chance; all from `min_collisions` on, where it is given, count as equal. Fewer if the
+// buckets hold fewer; ascending. Takes 16 bytes a unit.
 std::vector<int32_t> SelectForBatch(const LshQuery& query, int64_t rows,
                                     const ParallelFor& parallel, bool* sound);
 

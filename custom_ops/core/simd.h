@@ -10,8 +10,8 @@ namespace dslide {
 // Samples (or neurons) that the hash functions treat side by side, one a vector lane.
 constexpr int kHashBlock = 32;
 
-// Columns of a strip of a matrix, see strips.h.
-constexpr int kStrip = 32;
+// Columns of a panel of a matrix, see packed_panels.h.
+constexpr int kPanel = 32;
 
 // One step of Adam, with the bias corrections folded into `rate`.
 struct AdamStep {
@@ -76,8 +76,8 @@ struct SimdKernels {
                int64_t k_stride, const float* b, int64_t ldb, float* c, int64_t ldc,
                bool accumulate);
 
-  // The same for a strip b (k, kStrip) and the n <= kStrip columns of c that it stands for.
-  void (*gemm_strip)(int64_t m, int64_t n, int64_t k, const float* a, int64_t row_stride,
+  // The same for a panel b (k, kPanel) and the n <= kPanel columns of c that it stands for.
+  void (*gemm_panel)(int64_t m, int64_t n, int64_t k, const float* a, int64_t row_stride,
                      int64_t k_stride, const float* b, float* c, int64_t ldc, bool accumulate);
 
   // Running log-sum-exp of the columns of a tile: top[j] and sum[j] become the maximum and the

@@ -21,13 +21,14 @@ int64_t RowCost(const ActiveSets& active, int64_t per_entry) {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// The row's logits of the shared neurons with their offsets, -infinity for those that are its own.
+// The row's logits of the shared neurons with their adjustments, -infinity for those that are its
+// own.
 void CopyShared(const ActiveSets& active, const Membership& shared, int64_t row, float* logits) {
   const float* from = active.shared_logits + row * active.shared.count;
   if (active.row_adjustment) {
-    const float offset = active.row_adjustment[row];
+    const float adjustment = active.row_adjustment[row];
     for (int64_t s = 0; s < active.shared.count; ++s) {
-      logits[s] = from[s] + offset * active.shared_adjustment[s];
+      logits[s] = from[s] + adjustment * active.shared_adjustment[s];
     }
   } else {
     std::copy_n(from, active.shared.count, logits);

@@ -13,40 +13,39 @@ namespace {
 
 double Softplus(double z) { return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z))); }
 
-// How many connections the features of a row have.
-int64_t VotesOfRow(const SparseRows& x, int64_t row, const CsrView& neurons) {
-  int64_t votes = 0;
+// How many weights the features of a row have.
+int64_t WeightsOfRow(const SparseRows& x, int64_t row, const CsrView& neurons) {
+  int64_t weights = 0;
   for (const int32_t* f = x.ids.begin(row); f != x.ids.end(row); ++f) {
-    votes += std::max<int64_t>(0, neurons.length(*f));
+    weights += std::max<int64_t>(0, neurons.length(*f));
   }
-  return votes;
+  return weights;
 }
 
-// Nanoseconds that the votes of a mean row take, roughly.
-int64_t VoteCost(const SparseRows& x, const SparseKernel& connections) {
-  int64_t votes = 0;
-  for (int64_t row = 0; row < x.ids.rows; ++row) votes += VotesOfRow(x, row, connections.neurons);
-  return 200 + 2 * votes / std::max<int64_t>(1, x.ids.rows);
+// Nanoseconds that the scores of a mean row take, roughly.
+int64_t ScoreCost(const SparseRows& x, const SparseKernel& kernel) {
+  int64_t weights = 0;
+  for (int64_t row = 0; row < x.ids.rows; ++row) weights += WeightsOfRow(x, row, kernel.neurons);
+  return 200 + 2 * weights / std::max<int64_t>(1, x.ids.rows);
 }
 
-// Calls `use(entry, connection, neuron)` for the connections of a row's features; whether they are
-// what they claim to be. They are too many to be checked as a whole in every step.
+// Calls `use(entry, weight, neuron)` for the weights of a row's features; whether they are what
+// they claim to be. They are too many to be checked as a whole in every step.
 template <typename Use>
-bool ForConnections(const SparseRows& x, int64_t row, const SparseKernel& connections,
-                    const Use& use) {
-  const CsrView& neurons = connections.neurons;
+bool ForWeights(const SparseRows& x, int64_t row, const SparseKernel& kernel, const Use& use) {
+  const CsrView& neurons = kernel.neurons;
   for (int64_t e = x.ids.splits[row]; e < x.ids.splits[row + 1]; ++e) {
     const int32_t feature = x.ids.ids[e];
-    if (!connections.Within(feature)) return false;
+    if (!kernel.Within(feature)) return false;
     for (int64_t q = neurons.splits[feature]; q < neurons.splits[feature + 1]; ++q) {
-      if (neurons.ids[q] < 0 || neurons.ids[q] >= connections.units) return false;
+      if (neurons.ids[q] < 0 || neurons.ids[q] >= kernel.units) return false;
       use(e, q, neurons.ids[q]);
     }
   }
   return true;
 }
 
-// Slabs of rows, each worked at by one thread, whose results are joined in order.
+// Slabs of rows, each of one thread, whose results are joined in order.
 Slabs RowSlabs(int64_t rows) { return Slabs(rows, 32); }
 
 template <typename T>
@@ -74,7 +73,7 @@ Csr RowsOfFeatures(const CsrView& features, int64_t feature_count) {
   return rows;
 }
 
-// What `Connect` knows of all features.
+// What `CountCooccurrences` knows of all features.
 struct Frequencies {
   std::vector<int64_t> of_labels;
   double samples;
@@ -87,13 +86,13 @@ struct Frequencies {
   }
 };
 
-// The connections of features one after the other.
-class Connector {
+// The labels of features one after the other.
+class LabelCounter {
  public:
-  Connector(const CsrView& labels, const Frequencies& frequencies, int64_t most)
+  LabelCounter(const CsrView& labels, const Frequencies& frequencies, int64_t max_per_feature)
       : labels_(labels),
         frequencies_(frequencies),
-        most_(most),
+        max_per_feature_(max_per_feature),
         together_(frequencies.of_labels.size()) {}
 
   // Appends the labels of a feature that occurs in these rows; how many there are.
@@ -106,7 +105,7 @@ class Connector {
     }
     for (Scored& s : found) s.score = frequencies_.Information(together_[s.id], s.id);
     const std::vector<Scored> all = found;
-    KeepBest(most_, &found);
+    KeepBest(max_per_feature_, &found);
     std::sort(found.begin(), found.end(),
               [](const Scored& a, const Scored& b) { return a.id < b.id; });
     for (const Scored& s : found) {
@@ -120,29 +119,25 @@ class Connector {
  private:
   CsrView labels_;
   const Frequencies& frequencies_;
-  int64_t most_;
+  int64_t max_per_feature_;
   std::vector<int32_t> together_;
 };
 
 // Writes a row's active set and its matches, and how many there are of each, to the end of `out`.
-class Activator {
+class RowActivator {
  public:
-  Activator(const SparseRows& x, const SparseKernel& connections, const CsrView& labels,
-            int64_t count)
-      : x_(x),
-        connections_(connections),
-        labels_(labels),
-        count_(count),
-        votes_(connections.units) {}
+  RowActivator(const SparseRows& x, const SparseKernel& kernel, const CsrView& labels,
+               int64_t count)
+      : x_(x), kernel_(kernel), labels_(labels), count_(count), scores_(kernel.units) {}
 
   bool Row(int64_t row, SparseLinearActive* out) {
-    if (!votes_.Count(x_, row, connections_)) return false;
+    if (!scores_.AddRow(x_, row, kernel_)) return false;
     Choose(row);
     const int64_t first = static_cast<int64_t>(out->logits.size());
     for (int32_t neuron : chosen_) {
-      votes_.Activate(neuron, static_cast<int32_t>(out->logits.size()));
+      scores_.Activate(neuron, static_cast<int32_t>(out->logits.size()));
       out->active.ids.push_back(neuron);
-      out->logits.push_back(votes_.score(neuron) + connections_.bias_of(neuron));
+      out->logits.push_back(scores_.score(neuron) + kernel_.bias_of(neuron));
     }
     out->active.splits.push_back(static_cast<int64_t>(out->logits.size()) - first);
     out->match_splits.push_back(Match(row, out));
@@ -153,33 +148,32 @@ class Activator {
   // The row's labels and the best others, ascending.
   void Choose(int64_t row) {
     chosen_.assign(labels_.begin(row), labels_.end(row));
-    for (int32_t label : chosen_) votes_.Activate(label, 0);
-    votes_.Best(connections_, count_, &best_);
+    for (int32_t label : chosen_) scores_.Activate(label, 0);
+    scores_.Best(kernel_, count_, &best_);
     for (const Scored& s : best_) chosen_.push_back(s.id);
     std::sort(chosen_.begin(), chosen_.end());
   }
 
   int64_t Match(int64_t row, SparseLinearActive* out) {
     const size_t before = out->place.size();
-    const int64_t* splits = connections_.neurons.splits;
+    const int64_t* splits = kernel_.neurons.splits;
     for (int64_t e = x_.ids.splits[row]; e < x_.ids.splits[row + 1]; ++e) {
       const int32_t feature = x_.ids.ids[e];
-      const int64_t count =
-          votes_.Match(connections_, splits[feature], splits[feature + 1], &matches_);
+      const int64_t count = scores_.Match(kernel_, splits[feature], splits[feature + 1], &matches_);
       for (int64_t i = 0; i < count; ++i) {
         out->position.push_back(matches_[i]);
         out->entry.push_back(static_cast<int32_t>(e));
-        out->place.push_back(votes_.PlaceOf(connections_.neurons.ids[matches_[i]]));
+        out->place.push_back(scores_.PlaceOf(kernel_.neurons.ids[matches_[i]]));
       }
     }
     return static_cast<int64_t>(out->place.size() - before);
   }
 
   SparseRows x_;
-  SparseKernel connections_;
+  SparseKernel kernel_;
   CsrView labels_;
   int64_t count_;
-  ScoreAccumulator votes_;
+  ScoreAccumulator scores_;
   std::vector<Scored> best_;
   std::vector<int32_t> chosen_;
   std::vector<int32_t> matches_;
@@ -216,15 +210,15 @@ class SumsById {
 
   SparseVector Sum(const ParallelFor& parallel) const {
     const int64_t slabs = (count_ + width_ - 1) / width_;
-    std::vector<SparseVector> parts(slabs);
+    std::vector<SparseVector> chunks(slabs);
     const int64_t cost = 10 * ids_.rows + 6 * ids_.size() / std::max<int64_t>(1, slabs);
     parallel(slabs, cost, [&](int64_t begin, int64_t end) {
-      for (int64_t slab = begin; slab < end; ++slab) parts[slab] = SumSlab(slab * width_);
+      for (int64_t slab = begin; slab < end; ++slab) chunks[slab] = SumSlab(slab * width_);
     });
     SparseVector all;
-    for (const SparseVector& part : parts) {
-      Append(part.ids, &all.ids);
-      Append(part.values, &all.values);
+    for (const SparseVector& chunk : chunks) {
+      Append(chunk.ids, &all.ids);
+      Append(chunk.values, &all.values);
     }
     return all;
   }
@@ -249,17 +243,17 @@ class SumsById {
         seen[place >> 6] |= uint64_t{1} << (place & 63);
       }
     }
-    SparseVector part;
+    SparseVector chunk;
     for (int64_t word = 0; word < words; ++word) {
       for (uint64_t bits = seen[word]; bits != 0; bits &= bits - 1) {
         const int64_t place = word * 64 + __builtin_ctzll(bits);
-        part.ids.push_back(static_cast<int32_t>(begin + place));
-        part.values.push_back(sums[place]);
+        chunk.ids.push_back(static_cast<int32_t>(begin + place));
+        chunk.values.push_back(sums[place]);
         sums[place] = 0;
       }
       seen[word] = 0;
     }
-    return part;
+    return chunk;
   }
 
   CsrView ids_;
@@ -267,75 +261,76 @@ class SumsById {
   const Value& value_;
 };
 
-// What neurons add that no feature of a row is connected with: their biases alone count.
+// What neurons add that no feature of a row has a weight for: their biases alone count.
 class Resting {
  public:
-  explicit Resting(const SparseKernel& connections) : connections_(connections) {
-    for (int64_t n = 0; n < connections.units; ++n) top_ = std::max(top_, Bias(n));
-    for (int64_t n = 0; n < connections.units; ++n) {
+  explicit Resting(const SparseKernel& kernel) : kernel_(kernel) {
+    for (int64_t n = 0; n < kernel.units; ++n) top_ = std::max(top_, Bias(n));
+    for (int64_t n = 0; n < kernel.units; ++n) {
       exp_sum_ += Exp(n);
       softplus_sum_ += Softplus(Bias(n));
     }
   }
 
-  double LogSumExp(const ScoreAccumulator& votes) const {
+  double LogSumExp(const ScoreAccumulator& accumulator) const {
     double top = top_, without = exp_sum_;
-    votes.ForTouched([&](int32_t n) {
-      top = std::max<double>(top, Logit(votes, n));
+    accumulator.ForTouched([&](int32_t n) {
+      top = std::max<double>(top, Logit(accumulator, n));
       without -= Exp(n);
     });
     double sum = std::max(0.0, without) * std::exp(top_ - top);
-    votes.ForTouched([&](int32_t n) { sum += std::exp(Logit(votes, n) - top); });
+    accumulator.ForTouched([&](int32_t n) { sum += std::exp(Logit(accumulator, n) - top); });
     return top + std::log(sum);
   }
 
-  double SoftplusSum(const ScoreAccumulator& votes) const {
+  double SoftplusSum(const ScoreAccumulator& accumulator) const {
     double sum = softplus_sum_;
-    votes.ForTouched([&](int32_t n) { sum += Softplus(Logit(votes, n)) - Softplus(Bias(n)); });
+    accumulator.ForTouched(
+        [&](int32_t n) { sum += Softplus(Logit(accumulator, n)) - Softplus(Bias(n)); });
     return sum;
   }
 
-  double Logit(const ScoreAccumulator& votes, int32_t n) const {
-    return double{votes.score(n)} + Bias(n);
+  double Logit(const ScoreAccumulator& accumulator, int32_t n) const {
+    return double{accumulator.score(n)} + Bias(n);
   }
 
  private:
-  double Bias(int64_t n) const { return connections_.bias_of(static_cast<int32_t>(n)); }
+  double Bias(int64_t n) const { return kernel_.bias_of(static_cast<int32_t>(n)); }
   double Exp(int64_t n) const { return std::exp(Bias(n) - top_); }
 
-  const SparseKernel& connections_;
+  const SparseKernel& kernel_;
   double top_ = -std::numeric_limits<double>::infinity();
   double exp_sum_ = 0;
   double softplus_sum_ = 0;
 };
 
 // The neurons of the largest biases, as many as a row needs that touches at most `touched`.
-std::vector<Scored> LargestBiases(const SparseKernel& connections, int64_t count) {
-  std::vector<Scored> all(connections.units);
-  for (int64_t n = 0; n < connections.units; ++n) {
+std::vector<Scored> LargestBiases(const SparseKernel& kernel, int64_t count) {
+  std::vector<Scored> all(kernel.units);
+  for (int64_t n = 0; n < kernel.units; ++n) {
     const int32_t neuron = static_cast<int32_t>(n);
-    all[n] = Ranked(connections.bias_of(neuron), neuron);
+    all[n] = Ranked(kernel.bias_of(neuron), neuron);
   }
   KeepBest(count, &all);
   std::sort(all.begin(), all.end(), Before);
   return all;
 }
 
-int64_t MostVotes(const SparseRows& x, const CsrView& neurons) {
+int64_t MostWeights(const SparseRows& x, const CsrView& neurons) {
   int64_t most = 0;
   for (int64_t row = 0; row < x.ids.rows; ++row) {
-    most = std::max(most, VotesOfRow(x, row, neurons));
+    most = std::max(most, WeightsOfRow(x, row, neurons));
   }
   return most;
 }
 
-void BestOfRow(ScoreAccumulator& votes, const SparseKernel& connections,
+void BestOfRow(ScoreAccumulator& accumulator, const SparseKernel& kernel,
                const std::vector<Scored>& resting, int64_t k, int32_t* ids, float* scores) {
   std::vector<Scored> best;
-  votes.Best(connections, k, &best);
+  accumulator.Best(kernel, k, &best);
   int64_t taken = 0;
   for (auto r = resting.begin(); r != resting.end() && taken < k; ++r) {
-    if (votes.Has(r->id)) continue;
+    if (accumulator.Has(r->id)) continue;
     best.push_back(*r);
     ++taken;
   }
@@ -349,58 +344,57 @@ void BestOfRow(ScoreAccumulator& votes, const SparseKernel& connections,
 }  // namespace
 
 Cooccurrences CountCooccurrences(const CsrView& features, int64_t feature_count,
-                                 const CsrView& labels, int64_t units, int64_t most,
+                                 const CsrView& labels, int64_t units, int64_t max_per_feature,
                                  double smoothing, const ParallelFor& parallel) {
   const Csr rows = RowsOfFeatures(features, feature_count);
   Frequencies frequencies = {std::vector<int64_t>(units), static_cast<double>(features.rows),
                              smoothing};
   for (int64_t e = 0; e < labels.size(); ++e) ++frequencies.of_labels[labels.ids[e]];
   const Slabs slabs(feature_count, 64);
-  std::vector<Cooccurrences> parts(slabs.count());
+  std::vector<Cooccurrences> chunks(slabs.count());
   parallel(slabs.count(), 1000000, [&](int64_t begin, int64_t end) {
     for (int64_t slab = begin; slab < end; ++slab) {
-      Connector connector(labels, frequencies, most);
+      LabelCounter counter(labels, frequencies, max_per_feature);
       for (int64_t f = slabs.begin(slab); f < slabs.end(slab); ++f) {
-        parts[slab].neurons.splits.push_back(
-            connector.Append(rows.view().begin(f), rows.view().end(f), &parts[slab]));
+        chunks[slab].neurons.splits.push_back(
+            counter.Append(rows.view().begin(f), rows.view().end(f), &chunks[slab]));
       }
     }
   });
   Cooccurrences all;
   all.neurons.splits = {0};
-  for (const Cooccurrences& part : parts) {
-    AppendLengths(part.neurons.splits, &all.neurons.splits);
-    Append(part.neurons.ids, &all.neurons.ids);
-    Append(part.together, &all.together);
+  for (const Cooccurrences& chunk : chunks) {
+    AppendLengths(chunk.neurons.splits, &all.neurons.splits);
+    Append(chunk.neurons.ids, &all.neurons.ids);
+    Append(chunk.together, &all.together);
   }
   return all;
 }
 
-int64_t SparseLinearSelect(const SparseRows& x, const SparseKernel& connections,
-                           const CsrView& labels, int64_t count, SparseLinearActive* active,
-                           const ParallelFor& parallel) {
+int64_t SparseLinearSelect(const SparseRows& x, const SparseKernel& kernel, const CsrView& labels,
+                           int64_t count, SparseLinearActive* active, const ParallelFor& parallel) {
   FirstBad bad;
   const Slabs slabs = RowSlabs(x.ids.rows);
-  std::vector<SparseLinearActive> parts(slabs.count());
+  std::vector<SparseLinearActive> chunks(slabs.count());
   const int64_t rows = x.ids.rows / slabs.count() + 1;
-  parallel(slabs.count(), rows * VoteCost(x, connections), [&](int64_t begin, int64_t end) {
+  parallel(slabs.count(), rows * ScoreCost(x, kernel), [&](int64_t begin, int64_t end) {
     for (int64_t slab = begin; slab < end; ++slab) {
-      Activator activator(x, connections, labels, count);
+      RowActivator activator(x, kernel, labels, count);
       for (int64_t row = slabs.begin(slab); row < slabs.end(slab); ++row) {
-        if (!activator.Row(row, &parts[slab])) bad.Note(row);
+        if (!activator.Row(row, &chunks[slab])) bad.Note(row);
       }
     }
   });
-  if (bad.first() < 0) *active = Join(parts);
+  if (bad.first() < 0) *active = Join(chunks);
   return bad.first();
 }
 
-SparseVector SparseKernelGradient(const Matches& matches, int64_t connections, const float* values,
+SparseVector SparseKernelGradient(const Matches& matches, int64_t weight_count, const float* values,
                                   const float* upstream, const ParallelFor& parallel) {
   const auto value = [&](int64_t m) {
     return values[matches.entry[m]] * upstream[matches.place[m]];
   };
-  return SumsById<decltype(value)>(matches.position, connections, value).Sum(parallel);
+  return SumsById<decltype(value)>(matches.position, weight_count, value).Sum(parallel);
 }
 
 SparseVector BiasGradient(const CsrView& active, int64_t units, const float* upstream,
@@ -409,36 +403,34 @@ SparseVector BiasGradient(const CsrView& active, int64_t units, const float* ups
   return SumsById<decltype(value)>(active, units, value).Sum(parallel);
 }
 
-int64_t SparseLinearLogits(const SparseRows& x, const SparseKernel& connections, float* logits,
+int64_t SparseLinearLogits(const SparseRows& x, const SparseKernel& kernel, float* logits,
                            const ParallelFor& parallel) {
   FirstBad bad;
-  const int64_t cost = VoteCost(x, connections) + connections.units;
+  const int64_t cost = ScoreCost(x, kernel) + kernel.units;
   parallel(x.ids.rows, cost, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      float* out = logits + row * connections.units;
-      for (int64_t n = 0; n < connections.units; ++n) {
-        out[n] = connections.bias_of(static_cast<int32_t>(n));
+      float* out = logits + row * kernel.units;
+      for (int64_t n = 0; n < kernel.units; ++n) {
+        out[n] = kernel.bias_of(static_cast<int32_t>(n));
       }
-      const bool sound =
-          ForConnections(x, row, connections, [&](int64_t e, int64_t q, int32_t neuron) {
-            out[neuron] += x.values[e] * connections.weights[q];
-          });
+      const bool sound = ForWeights(x, row, kernel, [&](int64_t e, int64_t q, int32_t neuron) {
+        out[neuron] += x.values[e] * kernel.weights[q];
+      });
       if (!sound) bad.Note(row);
     }
   });
   return bad.first();
 }
 
-int64_t SparseLinearTopK(const SparseRows& x, const SparseKernel& connections, int64_t k,
-                         int32_t* ids, float* scores, const ParallelFor& parallel) {
+int64_t SparseLinearTopK(const SparseRows& x, const SparseKernel& kernel, int64_t k, int32_t* ids,
+                         float* scores, const ParallelFor& parallel) {
   FirstBad bad;
-  const std::vector<Scored> resting =
-      LargestBiases(connections, k + MostVotes(x, connections.neurons));
-  parallel(x.ids.rows, 2 * VoteCost(x, connections), [&](int64_t begin, int64_t end) {
-    ScoreAccumulator votes(connections.units);
+  const std::vector<Scored> resting = LargestBiases(kernel, k + MostWeights(x, kernel.neurons));
+  parallel(x.ids.rows, 2 * ScoreCost(x, kernel), [&](int64_t begin, int64_t end) {
+    ScoreAccumulator accumulator(kernel.units);
     for (int64_t row = begin; row < end; ++row) {
-      if (votes.Count(x, row, connections)) {
-        BestOfRow(votes, connections, resting, k, ids + row * k, scores + row * k);
+      if (accumulator.AddRow(x, row, kernel)) {
+        BestOfRow(accumulator, kernel, resting, k, ids + row * k, scores + row * k);
       } else {
         bad.Note(row);
       }
@@ -447,23 +439,23 @@ int64_t SparseLinearTopK(const SparseRows& x, const SparseKernel& connections, i
   return bad.first();
 }
 
-int64_t SparseLinearLosses(const SparseRows& x, const SparseKernel& connections,
-                           const CsrView& labels, float* softmax_loss, float* binary_loss,
-                           const ParallelFor& parallel) {
+int64_t SparseLinearLosses(const SparseRows& x, const SparseKernel& kernel, const CsrView& labels,
+                           float* softmax_loss, float* binary_loss, const ParallelFor& parallel) {
   FirstBad bad;
-  const Resting resting(connections);
-  parallel(x.ids.rows, 20 * VoteCost(x, connections), [&](int64_t begin, int64_t end) {
-    ScoreAccumulator votes(connections.units);
+  const Resting resting(kernel);
+  parallel(x.ids.rows, 20 * ScoreCost(x, kernel), [&](int64_t begin, int64_t end) {
+    ScoreAccumulator accumulator(kernel.units);
     for (int64_t row = begin; row < end; ++row) {
-      if (!votes.Count(x, row, connections)) bad.Note(row);
+      if (!accumulator.AddRow(x, row, kernel)) bad.Note(row);
       double label_logits = 0;
       for (const int32_t* label = labels.begin(row); label != labels.end(row); ++label) {
-        label_logits += resting.Logit(votes, *label);
+        label_logits += resting.Logit(accumulator, *label);
       }
       const int64_t count = labels.length(row);
       softmax_loss[row] =
-          count == 0 ? 0 : static_cast<float>(resting.LogSumExp(votes) - label_logits / count);
-      binary_loss[row] = static_cast<float>(resting.SoftplusSum(votes) - label_logits);
+          count == 0 ? 0
+                     : static_cast<float>(resting.LogSumExp(accumulator) - label_logits / count);
+      binary_loss[row] = static_cast<float>(resting.SoftplusSum(accumulator) - label_logits);
     }
   });
   return bad.first();

@@ -42,9 +42,9 @@ void ActiveLogits(const CscView& view, const float* x, const float* w, const flo
 
 namespace {
 
-// Rows of one side of a dense product that are worked at together.
+// Rows of one side of a dense product that are treated together.
 constexpr int64_t kBlock = 64;
-// Terms of a sum after which a dense product goes on to the next block: two strips of so many rows
+// Terms of a sum after which a dense product goes on to the next block: two panels of so many rows
 // fit the first-level cache.
 constexpr int64_t kDepth = 128;
 
@@ -59,29 +59,29 @@ void SharedLogits(const CscView& view, const float* x, int64_t rows, const float
                   const float* bias, int64_t d, float* logits, const ParallelFor& parallel) {
   const int64_t shared = view.shared();
   PackedPanels weights(d, shared);
-  parallel(weights.count(), kStrip * RowCost(d), [&](int64_t begin, int64_t end) {
-    for (int64_t strip = begin; strip < end; ++strip) {
-      weights.SetColumns(strip, [&](int64_t s) { return w + view.shared_neuron(s) * d; });
+  parallel(weights.count(), kPanel * RowCost(d), [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      weights.SetColumns(panel, [&](int64_t s) { return w + view.shared_neuron(s) * d; });
     }
   });
-  // A task takes a block of samples and a group of strips.
+  // A task takes a block of samples and a group of panels.
   constexpr int64_t kGroup = 16;
   const int64_t groups = Blocks(weights.count(), kGroup);
-  parallel(groups * Blocks(rows), GemmCost(kGroup * kStrip * kBlock * d),
+  parallel(groups * Blocks(rows), GemmCost(kGroup * kPanel * kBlock * d),
            [&](int64_t begin, int64_t end) {
              for (int64_t task = begin; task < end; ++task) {
                const int64_t first = task / groups * kBlock, m = std::min(kBlock, rows - first);
                const int64_t group = task % groups * kGroup;
                const int64_t last = std::min(weights.count(), group + kGroup);
-               for (int64_t strip = group; strip < last; ++strip) {
-                 const int64_t n = weights.width(strip), s = strip * kStrip;
+               for (int64_t panel = group; panel < last; ++panel) {
+                 const int64_t n = weights.width(panel), s = panel * kPanel;
                  float* to = logits + first * shared + s;
                  if (bias) {
-                   float start[kStrip];
+                   float start[kPanel];
                    for (int64_t j = 0; j < n; ++j) start[j] = bias[view.shared_neuron(s + j)];
                    for (int64_t i = 0; i < m; ++i) std::copy_n(start, n, to + i * shared);
                  }
-                 Simd().gemm_strip(m, n, d, x + first * d, d, 1, weights.at(strip), to, shared,
+                 Simd().gemm_panel(m, n, d, x + first * d, d, 1, weights.at(panel), to, shared,
                                    bias != nullptr);
                }
              }
@@ -121,7 +121,7 @@ std::vector<int64_t> SlabBorders(const CscView& view, const Slabs& slabs) {
 
 void CsrMatMulByNeuron(const CscView& view, int64_t rows, const float* coef, const float* w,
                        int64_t d, float* y, const ParallelFor& parallel) {
-  // Each slab has sums of its own: few enough that they stay in the cache while it is at work.
+  // Each slab has sums of its own: few enough that they stay in the cache meanwhile.
   constexpr int64_t kSlabs = 8;
   const Slabs slabs(view.size(), kSlabs);
   const std::vector<int64_t> borders = SlabBorders(view, slabs);
@@ -163,10 +163,10 @@ void AddSharedMatMul(const CscView& view, int64_t rows, const float* coef, const
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kRows, m = std::min(kRows, rows - first);
       for (int64_t s = 0; s < shared; s += kDepth) {
-        for (int64_t strip = 0; strip < weights.count(); ++strip) {
-          Simd().gemm_strip(m, weights.width(strip), std::min(kDepth, shared - s),
-                            coef + first * shared + s, shared, 1, weights.at(strip, s),
-                            y + first * d + strip * kStrip, d, true);
+        for (int64_t panel = 0; panel < weights.count(); ++panel) {
+          Simd().gemm_panel(m, weights.width(panel), std::min(kDepth, shared - s),
+                            coef + first * shared + s, shared, 1, weights.at(panel, s),
+                            y + first * d + panel * kPanel, d, true);
         }
       }
     }
@@ -176,15 +176,15 @@ void AddSharedMatMul(const CscView& view, int64_t rows, const float* coef, const
 namespace {
 
 // The gradients of the shared neurons' weights: (shared, d).
-std::unique_ptr<float[]> SharedGradients(const CscView& view, const GradientFactors& parts,
+std::unique_ptr<float[]> SharedGradients(const CscView& view, const GradientFactors& factors,
                                          const ParallelFor& parallel) {
-  const int64_t shared = view.shared(), d = parts.d, rows = parts.rows;
+  const int64_t shared = view.shared(), d = factors.d, rows = factors.rows;
   std::unique_ptr<float[]> gradients(new float[shared * d]);
   if (rows == 0) std::fill_n(gradients.get(), shared * d, 0.0f);
   if (rows == 0 || shared == 0) return gradients;
   PackedPanels samples(rows, d);
   parallel(rows, RowCost(d), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) samples.SetRow(row, parts.x + row * d);
+    for (int64_t row = begin; row < end; ++row) samples.SetRow(row, factors.x + row * d);
   });
   parallel(Blocks(shared), GemmCost(kBlock * rows * d), [&](int64_t begin, int64_t end) {
     std::vector<float> coef(kDepth * kBlock);  // a block's, away from the other columns
@@ -193,11 +193,11 @@ std::unique_ptr<float[]> SharedGradients(const CscView& view, const GradientFact
       for (int64_t row = 0; row < rows; row += kDepth) {
         const int64_t depth = std::min(kDepth, rows - row);
         for (int64_t l = 0; l < depth; ++l) {
-          std::copy_n(parts.shared_coef + (row + l) * shared + first, m, &coef[l * kBlock]);
+          std::copy_n(factors.shared_coef + (row + l) * shared + first, m, &coef[l * kBlock]);
         }
-        for (int64_t strip = 0; strip < samples.count(); ++strip) {
-          Simd().gemm_strip(m, samples.width(strip), depth, coef.data(), 1, kBlock,
-                            samples.at(strip, row), &gradients[first * d + strip * kStrip], d,
+        for (int64_t panel = 0; panel < samples.count(); ++panel) {
+          Simd().gemm_panel(m, samples.width(panel), depth, coef.data(), 1, kBlock,
+                            samples.at(panel, row), &gradients[first * d + panel * kPanel], d,
                             row > 0);
         }
       }
@@ -229,24 +229,24 @@ class SharedCursor {
   int64_t width_;
 };
 
-void NeuronGradient(const CscView& view, int64_t u, const GradientFactors& parts,
+void NeuronGradient(const CscView& view, int64_t u, const GradientFactors& factors,
                     const float* shared_gradient, float* gradient) {
   const int64_t first = view.splits[u];
-  Simd().sum_entries(parts.x, parts.d, view.entry_row + first, view.entry_index + first, parts.coef,
-                     view.length(u), gradient);
-  if (shared_gradient) Simd().add(shared_gradient, parts.d, gradient);
+  Simd().sum_entries(factors.x, factors.d, view.entry_row + first, view.entry_index + first,
+                     factors.coef, view.length(u), gradient);
+  if (shared_gradient) Simd().add(shared_gradient, factors.d, gradient);
 }
 
 }  // namespace
 
-void RowGradient(const CscView& view, const GradientFactors& parts, float* gradient,
+void RowGradient(const CscView& view, const GradientFactors& factors, float* gradient,
                  const ParallelFor& parallel) {
-  const std::unique_ptr<float[]> shared = SharedGradients(view, parts, parallel);
-  const int64_t d = parts.d;
+  const std::unique_ptr<float[]> shared = SharedGradients(view, factors, parallel);
+  const int64_t d = factors.d;
   parallel(view.count, NeuronCost(view, d), [&](int64_t begin, int64_t end) {
     SharedCursor cursor(view, begin, shared.get(), d);
     for (int64_t u = begin; u < end; ++u) {
-      NeuronGradient(view, u, parts, cursor.ValuesOf(u), gradient + u * d);
+      NeuronGradient(view, u, factors, cursor.ValuesOf(u), gradient + u * d);
     }
   });
 }
@@ -254,15 +254,15 @@ void RowGradient(const CscView& view, const GradientFactors& parts, float* gradi
 namespace {
 
 // The sum of each column of the shared coefficients.
-std::vector<float> ColumnSums(const CscView& view, const GradientFactors& parts,
+std::vector<float> ColumnSums(const CscView& view, const GradientFactors& factors,
                               const ParallelFor& parallel) {
   constexpr int64_t kColumns = 512;
   const int64_t count = view.shared();
   std::vector<float> sums(count, 0.0f);
-  parallel(Blocks(count, kColumns), kColumns * parts.rows / 8, [&](int64_t begin, int64_t end) {
+  parallel(Blocks(count, kColumns), kColumns * factors.rows / 8, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kColumns, n = std::min(count, end * kColumns) - first;
-    for (int64_t row = 0; row < parts.rows; ++row) {
-      Simd().add(parts.shared_coef + row * count + first, n, &sums[first]);
+    for (int64_t row = 0; row < factors.rows; ++row) {
+      Simd().add(factors.shared_coef + row * count + first, n, &sums[first]);
     }
   });
   return sums;
@@ -270,9 +270,9 @@ std::vector<float> ColumnSums(const CscView& view, const GradientFactors& parts,
 
 }  // namespace
 
-void EntrySums(const CscView& view, const GradientFactors& parts, float* sums,
+void EntrySums(const CscView& view, const GradientFactors& factors, float* sums,
                const ParallelFor& parallel) {
-  const std::vector<float> shared = ColumnSums(view, parts, parallel);
+  const std::vector<float> shared = ColumnSums(view, factors, parallel);
   parallel(view.count, 5 + 2 * view.size() / std::max<int64_t>(1, view.count),
            [&](int64_t begin, int64_t end) {
              SharedCursor cursor(view, begin, shared.data(), 1);
@@ -280,7 +280,7 @@ void EntrySums(const CscView& view, const GradientFactors& parts, float* sums,
                const float* sum = cursor.ValuesOf(u);
                sums[u] = sum ? *sum : 0.0f;
                for (int64_t e = view.splits[u]; e < view.splits[u + 1]; ++e) {
-                 sums[u] += parts.coef[view.entry_index[e]];
+                 sums[u] += factors.coef[view.entry_index[e]];
                }
              }
            });
@@ -341,16 +341,16 @@ void UpdateRows(const RowUpdate& update, const int32_t* rows, int64_t count, con
   });
 }
 
-void UpdateRowsOf(const CscView& view, const GradientFactors& parts, const RowUpdate& update,
+void UpdateRowsOf(const CscView& view, const GradientFactors& factors, const RowUpdate& update,
                   const ParallelFor& parallel) {
-  const std::unique_ptr<float[]> shared = SharedGradients(view, parts, parallel);
+  const std::unique_ptr<float[]> shared = SharedGradients(view, factors, parallel);
   const int64_t d = update.d();
   parallel(view.count, NeuronCost(view, d) + 3 * RowCost(d), [&](int64_t begin, int64_t end) {
     std::vector<float> gradient(d);
     SharedCursor cursor(view, begin, shared.get(), d);
     for (int64_t u = begin; u < end; ++u) {
       if (u + kAhead < end) update.Prefetch(view.neurons[u + kAhead]);
-      NeuronGradient(view, u, parts, cursor.ValuesOf(u), gradient.data());
+      NeuronGradient(view, u, factors, cursor.ValuesOf(u), gradient.data());
       update.Move(view.neurons[u] * d, d, gradient.data());
       update.Finish(view.neurons[u]);
     }

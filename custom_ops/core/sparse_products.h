@@ -47,12 +47,12 @@ struct GradientFactors {
 
 // gradient[u] = sum over the entries of neurons[u] of coef[e] * x[row], and over all rows of
 // their shared coef * x[row] if the neuron is shared; (count, d).
-void RowGradient(const CscView& view, const GradientFactors& parts, float* gradient,
+void RowGradient(const CscView& view, const GradientFactors& factors, float* gradient,
                  const ParallelFor& parallel);
 
 // sums[u] = sum of coef over the entries of neurons[u] and over all rows if the neuron is shared:
-// the gradient of a bias. Of the parts, x and d are not used.
-void EntrySums(const CscView& view, const GradientFactors& parts, float* sums,
+// the gradient of a bias. Of the factors x and d are not used.
+void EntrySums(const CscView& view, const GradientFactors& factors, float* sums,
                const ParallelFor& parallel);
 
 // An optimizer's step on a variable with rows of length d.
@@ -144,7 +144,7 @@ void UpdateRows(const RowUpdate& update, const int32_t* rows, int64_t count, con
                 const ParallelFor& parallel);
 
 // RowGradient and UpdateRows in one sweep: a gradient row lives in the cache only.
-void UpdateRowsOf(const CscView& view, const GradientFactors& parts, const RowUpdate& update,
+void UpdateRowsOf(const CscView& view, const GradientFactors& factors, const RowUpdate& update,
                   const ParallelFor& parallel);
 
 }  // namespace dslide

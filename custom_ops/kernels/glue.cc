@@ -123,15 +123,15 @@ absl::Status CscViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t
 }
 
 absl::Status GradientFactorsInput(OpKernelContext* ctx, int index, int64_t units, CscView* view,
-                                  GradientFactors* parts) {
+                                  GradientFactors* factors) {
   TF_RETURN_IF_ERROR(ExpectRank(ctx, index, 2));
   TF_RETURN_IF_ERROR(ExpectRank(ctx, index + 1, 1));
   const Tensor& x = ctx->input(index);
   const Tensor& coef = ctx->input(index + 1);
-  *parts = {x.flat<float>().data(), x.dim_size(0), x.dim_size(1), coef.flat<float>().data(),
-            nullptr};
-  TF_RETURN_IF_ERROR(CscViewInput(ctx, index + 3, parts->rows, coef.NumElements(), units, view));
-  return SharedInput(ctx, index + 2, parts->rows, view->shared(), &parts->shared_coef);
+  *factors = {x.flat<float>().data(), x.dim_size(0), x.dim_size(1), coef.flat<float>().data(),
+              nullptr};
+  TF_RETURN_IF_ERROR(CscViewInput(ctx, index + 3, factors->rows, coef.NumElements(), units, view));
+  return SharedInput(ctx, index + 2, factors->rows, view->shared(), &factors->shared_coef);
 }
 
 absl::Status TotalsInput(OpKernelContext* ctx, int index, int64_t rows, SoftmaxTotals* totals) {

@@ -68,7 +68,7 @@ absl::Status CscViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t
 // What the gradient of weights is computed from, eight inputs from `index` on: x, coef, shared_coef
 // and the five of a view.
 absl::Status GradientFactorsInput(OpKernelContext* ctx, int index, int64_t units, CscView* view,
-                                  GradientFactors* parts);
+                                  GradientFactors* factors);
 
 // Four inputs from `index` on: top, log_sum, label_count and upstream of each row.
 absl::Status TotalsInput(OpKernelContext* ctx, int index, int64_t rows, SoftmaxTotals* totals);

@@ -115,21 +115,21 @@ struct Rows {
     } else {
       const GroupedRows groups(ids, count);
       const std::vector<float> ones(count, 1.0f);
-      const GradientFactors parts = {values, count, update.d(), ones.data(), nullptr};
-      UpdateRowsOf(groups.view(), parts, update, PoolOf(ctx));
+      const GradientFactors factors = {values, count, update.d(), ones.data(), nullptr};
+      UpdateRowsOf(groups.view(), factors, update, PoolOf(ctx));
     }
     return absl::OkStatus();
   }
 };
 
-struct Parts {
+struct Factors {
   static absl::Status Apply(OpKernelContext* ctx, int first, int64_t rows,
                             const RowUpdate& update) {
     CscView view;
-    GradientFactors parts;
-    TF_RETURN_IF_ERROR(GradientFactorsInput(ctx, first, rows, &view, &parts));
-    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "columns of x", parts.d, update.d()));
-    UpdateRowsOf(view, parts, update, PoolOf(ctx));
+    GradientFactors factors;
+    TF_RETURN_IF_ERROR(GradientFactorsInput(ctx, first, rows, &view, &factors));
+    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "columns of x", factors.d, update.d()));
+    UpdateRowsOf(view, factors, update, PoolOf(ctx));
     return absl::OkStatus();
   }
 };
@@ -176,10 +176,10 @@ class UpdateOp : public OpKernel {
 
 using DenseAdam = UpdateOp<Adam, Dense>;
 using RowAdam = UpdateOp<Adam, Rows>;
-using RowGradientAdam = UpdateOp<Adam, Parts>;
+using RowGradientAdam = UpdateOp<Adam, Factors>;
 using DenseAdagrad = UpdateOp<Adagrad, Dense>;
 using RowAdagrad = UpdateOp<Adagrad, Rows>;
-using RowGradientAdagrad = UpdateOp<Adagrad, Parts>;
+using RowGradientAdagrad = UpdateOp<Adagrad, Factors>;
 
 REGISTER_KERNEL_BUILDER(Name("DslideDenseAdam").Device(DEVICE_CPU), DenseAdam);
 REGISTER_KERNEL_BUILDER(Name("DslideRowAdam").Device(DEVICE_CPU), RowAdam);

@@ -21,7 +21,7 @@ class CooccurrencesOp : public OpKernel {
   explicit CooccurrencesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "features", &features_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "units", &units_));
-    OP_REQUIRES_OK(ctx, GetCount(ctx, "most", &most_));
+    OP_REQUIRES_OK(ctx, GetCount(ctx, "max_weights_per_feature", &max_per_feature_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("smoothing", &smoothing_));
     OP_REQUIRES(ctx, smoothing_ >= 0,
                 absl::InvalidArgumentError("smoothing must not be negative; received " +
@@ -33,25 +33,24 @@ class CooccurrencesOp : public OpKernel {
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 0, features_, true, &features));
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 2, units_, true, &labels));
     OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, features.rows));
-    const Cooccurrences found =
-        CountCooccurrences(features, features_, labels, units_, most_, smoothing_, PoolOf(ctx));
+    const Cooccurrences found = CountCooccurrences(features, features_, labels, units_,
+                                                   max_per_feature_, smoothing_, PoolOf(ctx));
     OP_REQUIRES(
         ctx, found.together.size() <= std::numeric_limits<int32_t>::max(),
-        Invalid(ctx, "at most 2147483647 connections fit a layer; these data have " +
+        Invalid(ctx, "at most 2147483647 weights fit a layer; these data have " +
                          std::to_string(found.together.size()) + ": allow fewer a feature"));
     OP_REQUIRES_OK(ctx, SetCsr(ctx, found.neurons));
     OP_REQUIRES_OK(ctx, SetVector(ctx, 2, found.together));
   }
 
  private:
-  int64_t features_, units_, most_;
+  int64_t features_, units_, max_per_feature_;
   float smoothing_;
 };
 
-// The batch and the connections of a layer, six inputs from the op's first on: the features'
-// values, row_splits and ids, the connections' splits and neurons, their weights, and perhaps a
-// bias.
-class ConnectedInput {
+// A batch and a layer's sparse kernel, six inputs from the op's first on: the features' values,
+// row_splits and ids, the splits and neurons of the weights, the weights, and perhaps a bias.
+class SparseLinearInput {
  public:
   static constexpr int kInputs = 6;  // without the bias
 
@@ -77,16 +76,16 @@ class ConnectedInput {
     return Read(ctx, Of(ctx->input(kInputs - 1)), bias, units);
   }
 
-  // The error of a row with unsound connections; OK if there is none.
+  // The error of a row with unsound weights; OK if there is none.
   static absl::Status Sound(OpKernelContext* ctx, int64_t bad_row) {
     if (bad_row < 0) return absl::OkStatus();
     return Invalid(ctx, "row " + std::to_string(bad_row) +
-                            " has a feature whose connections lead nowhere: the variables that "
-                            "hold them were overwritten");
+                            " has a feature whose weights belong to no neuron: the variables "
+                            "`splits` or `neurons` of the layer were overwritten");
   }
 
   SparseRows x;
-  SparseKernel connections;
+  SparseKernel kernel;
 
  private:
   struct Vector {
@@ -102,46 +101,46 @@ class ConnectedInput {
                     int64_t units) {
     for (int i : {0, 3, 4}) TF_RETURN_IF_ERROR(ExpectRank(ctx, i, 1));
     const int64_t features = ctx->input(3).NumElements() - 1, count = ctx->input(4).NumElements();
-    if (features < 0) return Invalid(ctx, "connection_splits must not be empty");
+    if (features < 0) return Invalid(ctx, "weight_splits must not be empty");
     TF_RETURN_IF_ERROR(CsrInput(ctx, 1, features, true, &x.ids));
     TF_RETURN_IF_ERROR(
         ExpectEqual(ctx, "features' values", ctx->input(0).NumElements(), x.ids.size()));
-    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "weights of connections", weights.size, count));
+    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "number of weights", weights.size, count));
     TF_RETURN_IF_ERROR(ExpectEqual(ctx, "size of the bias", bias.size, units));
     x.values = ctx->input(0).flat<float>().data();
     const CsrView neurons = {features, ctx->input(3).flat<int64_t>().data(),
                              ctx->input(4).flat<int32_t>().data()};
-    connections = {neurons, count, weights.data, bias.data, units};
+    kernel = {neurons, count, weights.data, bias.data, units};
     return absl::OkStatus();
   }
 
   Variables variables_;
 };
 
-// An op over a batch and a layer's connections.
-class ConnectedOp : public OpKernel {
+// An op over a batch and a layer's sparse kernel.
+class SparseLinearOp : public OpKernel {
  public:
-  explicit ConnectedOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit SparseLinearOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("use_bias", &use_bias_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "units", &units_));
   }
 
   void Compute(OpKernelContext* ctx) override {
-    ConnectedInput in;
+    SparseLinearInput in;
     OP_REQUIRES_OK(ctx, Input(ctx, &in));
     OP_REQUIRES_OK(ctx, Work(ctx, in));
   }
 
-  virtual absl::Status Input(OpKernelContext* ctx, ConnectedInput* in) const {
+  virtual absl::Status Input(OpKernelContext* ctx, SparseLinearInput* in) const {
     return in->Lock(ctx, use_bias_, units_);
   }
 
-  virtual absl::Status Work(OpKernelContext* ctx, const ConnectedInput& in) = 0;
+  virtual absl::Status Work(OpKernelContext* ctx, const SparseLinearInput& in) = 0;
 
  protected:
   // Labels from the two inputs after the layer's.
-  absl::Status Labels(OpKernelContext* ctx, const ConnectedInput& in, CsrView* labels) const {
-    TF_RETURN_IF_ERROR(CsrInput(ctx, ConnectedInput::kInputs + use_bias_, units_, true, labels));
+  absl::Status Labels(OpKernelContext* ctx, const SparseLinearInput& in, CsrView* labels) const {
+    TF_RETURN_IF_ERROR(CsrInput(ctx, SparseLinearInput::kInputs + use_bias_, units_, true, labels));
     return ExpectEqual(ctx, "rows of labels", labels->rows, in.x.ids.rows);
   }
 
@@ -149,18 +148,18 @@ class ConnectedOp : public OpKernel {
   int64_t units_;
 };
 
-class SparseLinearSelectOp : public ConnectedOp {
+class SparseLinearSelectOp : public SparseLinearOp {
  public:
-  explicit SparseLinearSelectOp(OpKernelConstruction* ctx) : ConnectedOp(ctx) {
+  explicit SparseLinearSelectOp(OpKernelConstruction* ctx) : SparseLinearOp(ctx) {
     OP_REQUIRES_OK(ctx, GetSize(ctx, "count", &count_));
   }
 
-  absl::Status Work(OpKernelContext* ctx, const ConnectedInput& in) override {
+  absl::Status Work(OpKernelContext* ctx, const SparseLinearInput& in) override {
     CsrView labels;
     TF_RETURN_IF_ERROR(Labels(ctx, in, &labels));
     SparseLinearActive found;
-    TF_RETURN_IF_ERROR(ConnectedInput::Sound(
-        ctx, SparseLinearSelect(in.x, in.connections, labels, count_, &found, PoolOf(ctx))));
+    TF_RETURN_IF_ERROR(SparseLinearInput::Sound(
+        ctx, SparseLinearSelect(in.x, in.kernel, labels, count_, &found, PoolOf(ctx))));
     if (found.place.size() > std::numeric_limits<int32_t>::max()) {
       return Invalid(ctx, "this batch has too many features; use smaller batches");
     }
@@ -176,25 +175,25 @@ class SparseLinearSelectOp : public ConnectedOp {
   int64_t count_;
 };
 
-class SparseLinearLogitsOp : public ConnectedOp {
+class SparseLinearLogitsOp : public SparseLinearOp {
  public:
-  using ConnectedOp::ConnectedOp;
+  using SparseLinearOp::SparseLinearOp;
 
-  absl::Status Input(OpKernelContext* ctx, ConnectedInput* in) const override {
+  absl::Status Input(OpKernelContext* ctx, SparseLinearInput* in) const override {
     return in->Take(ctx, use_bias_, units_);
   }
 
-  absl::Status Work(OpKernelContext* ctx, const ConnectedInput& in) override {
+  absl::Status Work(OpKernelContext* ctx, const SparseLinearInput& in) override {
     Tensor* logits;
     TF_RETURN_IF_ERROR(Allocate(ctx, 0, {in.x.ids.rows, units_}, &logits));
-    return ConnectedInput::Sound(
-        ctx, SparseLinearLogits(in.x, in.connections, logits->flat<float>().data(), PoolOf(ctx)));
+    return SparseLinearInput::Sound(
+        ctx, SparseLinearLogits(in.x, in.kernel, logits->flat<float>().data(), PoolOf(ctx)));
   }
 };
 
-class SparseLinearTopKOp : public ConnectedOp {
+class SparseLinearTopKOp : public SparseLinearOp {
  public:
-  explicit SparseLinearTopKOp(OpKernelConstruction* ctx) : ConnectedOp(ctx) {
+  explicit SparseLinearTopKOp(OpKernelConstruction* ctx) : SparseLinearOp(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "k", &k_));
     OP_REQUIRES(
         ctx, k_ <= units_,
@@ -202,12 +201,12 @@ class SparseLinearTopKOp : public ConnectedOp {
                                    std::to_string(units_) + " units"));
   }
 
-  absl::Status Work(OpKernelContext* ctx, const ConnectedInput& in) override {
+  absl::Status Work(OpKernelContext* ctx, const SparseLinearInput& in) override {
     Tensor *ids, *scores;
     TF_RETURN_IF_ERROR(Allocate(ctx, 0, {in.x.ids.rows, k_}, &ids));
     TF_RETURN_IF_ERROR(Allocate(ctx, 1, {in.x.ids.rows, k_}, &scores));
-    return ConnectedInput::Sound(
-        ctx, SparseLinearTopK(in.x, in.connections, k_, ids->flat<int32_t>().data(),
+    return SparseLinearInput::Sound(
+        ctx, SparseLinearTopK(in.x, in.kernel, k_, ids->flat<int32_t>().data(),
                               scores->flat<float>().data(), PoolOf(ctx)));
   }
 
@@ -215,18 +214,18 @@ class SparseLinearTopKOp : public ConnectedOp {
   int64_t k_;
 };
 
-class SparseLinearLossesOp : public ConnectedOp {
+class SparseLinearLossesOp : public SparseLinearOp {
  public:
-  using ConnectedOp::ConnectedOp;
+  using SparseLinearOp::SparseLinearOp;
 
-  absl::Status Work(OpKernelContext* ctx, const ConnectedInput& in) override {
+  absl::Status Work(OpKernelContext* ctx, const SparseLinearInput& in) override {
     CsrView labels;
     TF_RETURN_IF_ERROR(Labels(ctx, in, &labels));
     Tensor *softmax, *binary;
     TF_RETURN_IF_ERROR(Allocate(ctx, 0, {labels.rows}, &softmax));
     TF_RETURN_IF_ERROR(Allocate(ctx, 1, {labels.rows}, &binary));
-    return ConnectedInput::Sound(
-        ctx, SparseLinearLosses(in.x, in.connections, labels, softmax->flat<float>().data(),
+    return SparseLinearInput::Sound(
+        ctx, SparseLinearLosses(in.x, in.kernel, labels, softmax->flat<float>().data(),
                                 binary->flat<float>().data(), PoolOf(ctx)));
   }
 };
@@ -234,7 +233,7 @@ class SparseLinearLossesOp : public ConnectedOp {
 class SparseLinearGradientOp : public OpKernel {
  public:
   explicit SparseLinearGradientOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, GetSize(ctx, "connections", &connections_));
+    OP_REQUIRES_OK(ctx, GetSize(ctx, "weight_count", &weight_count_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "units", &units_));
   }
 
@@ -244,14 +243,14 @@ class SparseLinearGradientOp : public OpKernel {
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 1, units_, true, &active));
     OP_REQUIRES_OK(ctx,
                    ExpectEqual(ctx, "active neurons", ctx->input(3).NumElements(), active.size()));
-    OP_REQUIRES_OK(ctx, CsrInput(ctx, 4, connections_, true, &position));
+    OP_REQUIRES_OK(ctx, CsrInput(ctx, 4, weight_count_, true, &position));
     OP_REQUIRES_OK(ctx, InRange(ctx, 6, position.size(), ctx->input(0).NumElements()));
     OP_REQUIRES_OK(ctx, InRange(ctx, 7, position.size(), active.size()));
     const Matches matches = {position, ctx->input(6).flat<int32_t>().data(),
                              ctx->input(7).flat<int32_t>().data()};
     const float* upstream = ctx->input(3).flat<float>().data();
     const SparseVector weights = SparseKernelGradient(
-        matches, connections_, ctx->input(0).flat<float>().data(), upstream, PoolOf(ctx));
+        matches, weight_count_, ctx->input(0).flat<float>().data(), upstream, PoolOf(ctx));
     const SparseVector bias = BiasGradient(active, units_, upstream, PoolOf(ctx));
     OP_REQUIRES_OK(ctx, SetVector(ctx, 0, weights.ids));
     OP_REQUIRES_OK(ctx, SetVector(ctx, 1, weights.values));
@@ -273,7 +272,7 @@ class SparseLinearGradientOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  int64_t connections_, units_;
+  int64_t weight_count_, units_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("DslideCooccurrences").Device(DEVICE_CPU), CooccurrencesOp);

@@ -12,10 +12,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from baselines.command import application, chosen_methods, chosen_rates
+from baselines.command import application, chosen_methods, chosen_rates, command_line
 from baselines.dslide import sampler_of
 from baselines.methods import GROUPS, METHODS
 from baselines.task import Task
+from reports.grouping import TITLES
 from reports.records import read_run, read_runs
 from tests.parallel.mpi import need_mpi
 from tf_dslide import LshSampler, SharedLshSampler
@@ -108,6 +109,10 @@ def test_several_data_sets(tmp_path):
     assert steps == {"small": 8, "counts": 2}
 
 
+def test_methods_have_names_for_people():
+    assert METHODS.keys() <= TITLES.keys()
+
+
 def test_samplers_of_the_study():
     task = Task("", "", {}, "", "", 8, 32, 0.1, 1, None, 20, 3)
     found = {
@@ -148,6 +153,46 @@ def test_one_rank_for_a_time(tmp_path):
 
 @pytest.mark.mpi
 @pytest.mark.comparison
+def test_more_ranks_have_as_many_cores_each(tmp_path):
+    need_mpi()
+    options = ("--ranks", "1", "--ranks", "2", "--epochs", "1", "--wire", "bfloat16")
+    status, output = compare(tmp_path, *options, "--methods", "dslide-uniform,tf-sampled")
+    assert status == 0, output
+    records, problems = read_runs([tmp_path])
+    assert not problems
+    found = {(record.run.method, record.run.ranks): record for record in records}
+    cores = len(os.sched_getaffinity(0))
+    threads = {key: record.run.threads_per_rank for key, record in found.items()}
+    half = max(1, cores // 2)
+    assert threads == {
+        ("dslide-uniform", 1): half,
+        ("dslide-uniform", 2): half,
+        ("tf-sampled", 1): cores,
+    }
+    wires = {key: record.run.settings.get("wire") for key, record in found.items()}
+    assert set(wires.values()) == {None, "bfloat16"}
+    assert wires["dslide-uniform", 2] == "bfloat16"
+    alone, split = (found["dslide-uniform", ranks].steps.ranks for ranks in (1, 2))
+    assert alone[0].bytes_sent_per_step == 0 < min(rank.bytes_sent_per_step for rank in split)
+
+
+@pytest.mark.mpi
+def test_no_more_ranks_than_there_are(tmp_path):
+    launcher = (need_mpi(), "-np", "2")
+    status, output = compare(tmp_path, "--ranks", "3", launcher=launcher)
+    assert status == 2, output
+    assert "3 ranks are more than the 2 that mpirun has started" in output
+
+
+def test_records_do_not_name_folders_of_this_machine(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = ["--out", f"{tmp_path}/a/runs", "--data", "tf-idf:/elsewhere/some data", "--data=/x/y"]
+    assert command_line([*words, "--methods", "dslide-lsh"]) == (
+        "python baselines/compare.py --out a/runs --data 'tf-idf:some data' --data=y "
+        "--methods dslide-lsh"
+    )
+
+
 def test_a_method_that_fails_is_a_row_and_the_others_go_on(tmp_path):
     need_mpi()
     if METHODS["horovod-dense"].missing():
@@ -192,7 +237,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
     ("options", "message"),
     [
         (("--data", "nowhere"), "neither a preset"),
-        (("--data", "small", "--data", "skipgram:nothing"), "there is no such file"),
+        (("--data", "small", "--data", "skipgram:nothing"), "no such file"),
         (("--data", "tf-idf:/"), "neither train.txt nor train.txt.gz"),
         (("--network", "fast"), "a link is written as"),
     ],
@@ -207,7 +252,7 @@ def test_bad_options(tmp_path, options, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("dslide-lsh,magic", "no method 'magic'"), (",", "name one at least")]
+    ("text", "message"), [("dslide-lsh,magic", "no method 'magic'"), (",", "name at least one")]
 )
 def test_bad_methods(text, message):
     with pytest.raises(typer.BadParameter, match=message):

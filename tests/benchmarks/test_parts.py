@@ -156,7 +156,7 @@ def test_work_of_the_output_layer(step_and_counts):
     assert work["forward own"].bytes(HIDDEN) == pytest.approx(moved, rel=1e-3)
     assert work["forward own"].flops == sum(2 * HIDDEN for _ in range(entries))
 
-    gradients = step.parts.coef.numpy().nbytes + step.parts.shared_coef.numpy().nbytes
+    gradients = step.factors.coef.numpy().nbytes + step.factors.shared_coef.numpy().nbytes
     states = 3 * 2 * 4 * HIDDEN * counts.neurons
     update = work["output update"]
     rest = update.bytes(HIDDEN) - states - gradients

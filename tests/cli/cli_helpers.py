@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from tf_dslide.cli import app
+from tf_dslide.cli.application import app
 from tf_dslide.data import Dataset
 
 NUM_FEATURES, NUM_LABELS = 200, 60

@@ -40,7 +40,7 @@ def on_data(command, trained, data, *options):
         (("--sampler", "all", "--active", 9), "belongs to --sampler lsh"),
         (("--num-sampled", 9), "belongs to --sampler uniform or log_uniform"),
         (("--test-labels", "y.txt"), "it needs --test DATA"),
-        (("--test", "x.txt", "--validation-split", 0.1), "with --test nothing is held out"),
+        (("--test", "x.txt", "--validation-split", 0.1), "nothing is held out with --test"),
         (("--out", "model.h5"), "model.h5 does not end in .keras"),
         (("--no-such-option",), "No such option: --no-such-option"),
     ],
@@ -277,10 +277,10 @@ def test_no_model_file(files, trained, tmp_path):
         path.write_bytes(content)
         for command in ("evaluate", "predict"):
             message = dslide(command, path, files.test).failed()
-            assert f"{path} is no .keras file" in message
+            assert f"{path} is not a .keras file" in message
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "a zip file all the same")
-    assert "no .keras file" in dslide("predict", path, files.test).failed()
+    assert "is not a .keras file" in dslide("predict", path, files.test).failed()
 
 
 def test_model_of_another_kind(files, tmp_path):

@@ -203,7 +203,9 @@ def two_hidden(sampler, *, features=20, units=70, classes=30, activation="relu",
         [
             keras.Input((features,), sparse=True),
             SparseDense(9, activation="relu", bias_initializer="random_normal"),
-            DSlideHidden(units, activation, sampler, bias_initializer="random_normal", **kwargs),
+            DSlideHidden(
+                units, activation, sampler=sampler, bias_initializer="random_normal", **kwargs
+            ),
             SparseDense(8, activation="tanh"),
             DSlideDense(classes, sampler=sampler),
         ]
@@ -353,7 +355,8 @@ def sampler(seed):
     return LshSampler(hash=SimHash(bits=5, tables=9), active=60, random=0.2, head=0.1, seed=seed)
 model = keras.Sequential([
     keras.Input((30,)), DSlideHidden(3000, sampler=sampler(1)), SparseDense(17, "relu"),
-    DSlideHidden(700, sampler="shared_lsh", activation="gelu"), DSlideDense(500, sampler(2))])
+    DSlideHidden(700, sampler="shared_lsh", activation="gelu"),
+    DSlideDense(500, sampler=sampler(2))])
 model.compile(SparseAdam(1e-2), SlideCrossentropy())
 model.fit(x, y, batch_size=30, epochs=4, shuffle=False, verbose=0)
 results = [*model.get_weights(), model.predict(x, verbose=0)]
@@ -470,7 +473,10 @@ def test_run_eagerly_functional_and_batches_of_one():
     hidden = DSlideHidden(300, sampler=LshSampler(active=20, random=0.2))(inputs)
     assert hidden.sparse
     assert hidden.shape == (None, 300)
-    outputs = [DSlideDense(9, "all")(SparseDense(5, "relu")(hidden)), SparseDense(2)(hidden)]
+    outputs = [
+        DSlideDense(9, sampler="all")(SparseDense(5, "relu")(hidden)),
+        SparseDense(2)(hidden),
+    ]
     model = keras.Model(inputs, outputs)
     rng = np.random.default_rng(0)
     x, y = floats(rng, 5, 6), rng.integers(0, 9, (5, 1))

@@ -108,7 +108,7 @@ def batch(rows: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("sampler", [LshSampler, SharedLshSampler])
 def test_the_first_step_learns_and_a_prediction_does_not(sampler):
-    model = compiled(sampler(LearnedHash(4, 6), active=60, rebuild_every=2, rebuild_decay=0))
+    model = compiled(sampler(hash=LearnedHash(4, 6), active=60, rebuild_every=2, rebuild_decay=0))
     layer = model.layers[-1]
     x, y = batch()
     before = codes_of(layer, x)

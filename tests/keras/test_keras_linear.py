@@ -19,7 +19,7 @@ from tf_dslide import (
 )
 from tf_dslide.data import Dataset, batches, make_preset
 from tf_dslide.parallel import MPIModelParallel
-from tf_dslide.parallel.communicator import LoneCommunicator
+from tf_dslide.parallel.lone import LoneCommunicator
 
 ROWS, FEATURES, UNITS = 40, 23, 57
 

@@ -20,7 +20,8 @@ from tf_dslide import (
     SlideCrossentropy,
     SparseAdam,
 )
-from tf_dslide.selectors import Part, no_labels
+from tf_dslide.selectors import no_labels
+from tf_dslide.sharding import Shard
 
 SLOW = pytest.mark.slow
 UNITS, DIM, ROWS = 120, 6, 8
@@ -192,17 +193,17 @@ def test_saved_functions_go_on_as_if_not_saved(steps, tmp_path):
     assert state(loaded)[3:] == (0, 0)
 
 
-def test_parts_of_a_layer_draw_the_same_functions():
+def test_shards_of_a_layer_draw_the_same_functions():
     """What ranks have: each its own neurons and one step counter."""
     sampler = LshSampler(active=20, rebuild_every=2, rebuild_decay=0.0, rehash_every=2)
-    parts = [Part(0, 70), Part(70, UNITS)]
-    selectors: list[Any] = [sampler.selector(UNITS, DIM, part) for part in parts]
+    parts = [Shard(0, 70, UNITS), Shard(70, UNITS, UNITS)]
+    selectors: list[Any] = [sampler.selector(part, DIM) for part in parts]
     x, _ = data()
     seen = set()
     for number in range(1, 12):
         step = tf.constant(number, tf.int64)
         for selector, part in zip(selectors, parts, strict=True):
-            kernel = tf.random.stateless_normal((part.size, DIM), (number, part.begin))
+            kernel = tf.random.stateless_normal((part.units, DIM), (number, part.begin))
             selector.select(tf.constant(x), no_labels(x), kernel, None, step)
         one, two = ([n.numpy() for n in s._hash._numbers] for s in selectors)
         assert all((a == b).all() for a, b in zip(one, two, strict=True))

@@ -51,10 +51,10 @@ SHARED_COEF = tf.ones([ROWS, SHARED])
 COEFS = {"coef": COEF, "shared_coef": SHARED_COEF}
 ACTIVE_SETS = {"logits": COEF, **ACTIVE, "shared_logits": SHARED_COEF, "shared": SHARED_IDS}
 TOTALS = {name: tf.ones([ROWS]) for name in ("top", "log_sum", "label_count", "upstream")}
-# Seven connections of six features.
-CONNECTIONS = {
-    "connection_splits": int64(0, 2, 3, 3, 4, 6, 7),
-    "connection_neurons": int32(1, 4, 0, 5, 2, 3, 5),
+# Seven weights of six features.
+KERNEL = {
+    "weight_splits": int64(0, 2, 3, 3, 4, 6, 7),
+    "weight_neurons": int32(1, 4, 0, 5, 2, 3, 5),
 }
 BETAS = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
 
@@ -74,11 +74,11 @@ def layer(**more):
     return {"kernel": variable(UNITS, D), "bias": [variable(UNITS)]} | more
 
 
-def connected(**more):
+def sparse_linear(**more):
     return {
         "values": COEF,
         **ACTIVE,
-        **CONNECTIONS,
+        **KERNEL,
         "weights": variable(7),
         "bias": [variable(UNITS)],
         "units": UNITS,
@@ -196,7 +196,7 @@ SOUND = {
         "dense_shape": int64(ROWS, UNITS),
         "columns": UNITS,
     },
-    "transpose": lambda: {**ACTIVE, "shared": SHARED_IDS, "units": UNITS},
+    "csc_from_csr": lambda: {**ACTIVE, "shared": SHARED_IDS, "units": UNITS},
     "active_logits": lambda: {"x": X, **VIEW, **layer()},
     "csr_mat_mul": lambda: {"coef": COEF, **ACTIVE, "kernel": variable(UNITS, D), "columns": UNITS},
     "active_mat_mul": lambda: {**COEFS, **VIEW, "like": X, "kernel": variable(UNITS, D)},
@@ -212,19 +212,19 @@ SOUND = {
         **SOUND["softmax_crossentropy"](),
         "own_adjustment": tf.zeros([NNZ]),
     },
-    "connect": lambda: {
+    "cooccurrences": lambda: {
         **ACTIVE,
         **LABELS,
         "features": UNITS,
         "units": UNITS,
-        "most": 3,
+        "max_weights_per_feature": 3,
         "smoothing": 1.0,
     },
-    "sparse_linear_select": lambda: connected(**LABELS, count=2),
-    "sparse_linear_logits": lambda: connected(weights=tf.ones([7]), bias=[tf.ones([UNITS])]),
-    "sparse_linear_top_k": lambda: connected(k=2),
-    "sparse_linear_losses": lambda: connected(**LABELS),
-    "connection_gradient": lambda: {
+    "sparse_linear_select": lambda: sparse_linear(**LABELS, count=2),
+    "sparse_linear_logits": lambda: sparse_linear(weights=tf.ones([7]), bias=[tf.ones([UNITS])]),
+    "sparse_linear_top_k": lambda: sparse_linear(k=2),
+    "sparse_linear_losses": lambda: sparse_linear(**LABELS),
+    "sparse_linear_gradient": lambda: {
         "values": COEF,
         "active_splits": ACTIVE["row_splits"],
         "active_ids": ACTIVE["ids"],
@@ -233,7 +233,7 @@ SOUND = {
         "match_position": int32(0, 2, 1, 3, 5),
         "match_entry": int32(0, 1, 2, 3, 4),
         "match_place": int32(4, 3, 2, 1, 0),
-        "connections": 7,
+        "weight_count": 7,
         "units": UNITS,
     },
     "scale_rows": lambda: {
@@ -276,7 +276,7 @@ SOFTMAX_OPS = (
     "softmax_gradient",
     "binary_crossentropy",
 )
-CONNECTED_OPS = (
+SPARSE_LINEAR_OPS = (
     "sparse_linear_select",
     "sparse_linear_logits",
     "sparse_linear_top_k",
@@ -352,7 +352,7 @@ def test_wrong_ranks_of_numbers(op, name):
 LISTS = [
     ("select_from_tables", "label_splits", "label_ids", UNITS, True),
     ("log_importance_weights", "row_splits", "ids", UNITS, True),
-    ("transpose", "row_splits", "ids", UNITS, False),
+    ("csc_from_csr", "row_splits", "ids", UNITS, False),
     ("csr_mat_mul", "row_splits", "ids", UNITS, False),
     *((op, "row_splits", "ids", None, True) for op in SOFTMAX_OPS),
     *((op, "label_splits", "label_ids", None, True) for op in SOFTMAX_OPS),
@@ -363,13 +363,13 @@ LISTS = [
     ("full_crossentropy", "label_splits", "label_ids", UNITS, True),
     ("full_crossentropy_gradient", "label_splits", "label_ids", UNITS, True),
     ("canonical_labels", "row_splits", None, None, False),
-    ("connect", "row_splits", "ids", UNITS, True),
-    ("connect", "label_splits", "label_ids", UNITS, True),
-    *((op, "row_splits", "ids", UNITS, True) for op in CONNECTED_OPS),
+    ("cooccurrences", "row_splits", "ids", UNITS, True),
+    ("cooccurrences", "label_splits", "label_ids", UNITS, True),
+    *((op, "row_splits", "ids", UNITS, True) for op in SPARSE_LINEAR_OPS),
     ("sparse_linear_select", "label_splits", "label_ids", UNITS, True),
     ("sparse_linear_losses", "label_splits", "label_ids", UNITS, True),
-    ("connection_gradient", "active_splits", "active_ids", UNITS, True),
-    ("connection_gradient", "match_splits", "match_position", 7, True),
+    ("sparse_linear_gradient", "active_splits", "active_ids", UNITS, True),
+    ("sparse_linear_gradient", "match_splits", "match_position", 7, True),
 ]
 lists_case = pytest.mark.parametrize(
     ("op", "splits", "ids", "units", "strictly"), LISTS, ids=lambda value: str(value)
@@ -419,7 +419,7 @@ def test_wrong_ids(op, splits, ids, units, strictly):
         ("select_from_tables", "excluded", UNITS),
         ("sample_neurons", "fixed", UNITS),
         ("log_importance_weights", "shared", UNITS),
-        ("transpose", "shared", UNITS),
+        ("csc_from_csr", "shared", UNITS),
         *((op, "shared", None) for op in SOFTMAX_OPS),
         ("active_top_k", "shared", None),
         ("sparse_from_active", "shared", None),
@@ -737,8 +737,8 @@ def test_sizes_that_do_not_match(op, changes):
         ("log_importance_weights", {"drawn": tf.ones([3])}),
         ("sample_neurons", {"distribution": "normal"}),
         ("sample_neurons", {"count": -1}),
-        ("transpose", {"units": 2**60}),
-        ("transpose", {"units": 2**32}),
+        ("csc_from_csr", {"units": 2**60}),
+        ("csc_from_csr", {"units": 2**32}),
         ("canonical_labels", {"units": 2**33, "values": int64(5, -1, 2**32)}),
         ("csr_from_sparse", {"columns": 2**33, "indices": int64([0, 1], [2, 0], [2, 2**32])}),
         ("csr_from_sparse", {"dense_shape": int64(2**63 - 1, UNITS)}),
@@ -756,7 +756,7 @@ def test_hashing_and_active_sets(op, changes):
 
 
 def test_a_neuron_many_times_in_one_bucket():
-    # More often than a counter of votes holds.
+    # More often than a counter of collisions holds.
     units = 70_000
     for tables in (1, 300):
         assert_refused(
@@ -769,7 +769,7 @@ def test_a_neuron_many_times_in_one_bucket():
 
 
 @pytest.mark.parametrize("tables", [65_534, 65_535])
-def test_more_tables_than_a_counter_of_votes_holds(tables):
+def test_more_tables_than_a_counter_holds(tables):
     changes = {
         "codes": tf.zeros([ROWS, tables], tf.int32),
         "bucket_ptr": tf.constant([[0, UNITS]] * tables),
@@ -914,26 +914,26 @@ def test_wrong_ranks_in_graphs(op, name):
 
 
 # SparseKernel.
-@pytest.mark.parametrize("op", CONNECTED_OPS)
+@pytest.mark.parametrize("op", SPARSE_LINEAR_OPS)
 @pytest.mark.parametrize(
     "changes",
     [
-        {"connection_splits": int64(0, -1, 3, 3, 4, 6, 7)},
-        {"connection_splits": int64(0, 2**40, 3, 3, 4, 6, 7)},
-        {"connection_splits": int64(0, 2, 8, 3, 4, 6, 7)},
-        {"connection_splits": int64(0, 2, 3, 3, 4, 6, 8)},
-        {"connection_splits": int64(0, 2, 3, 3, 4, 6)},
-        {"connection_splits": int64()},
-        {"connection_neurons": int32(1, 6, 0, 5, 2, 3, 5)},
-        {"connection_neurons": int32(1, -1, 0, 5, 2, 3, 5)},
-        {"connection_neurons": int32(1, 4, 0, 5, 2, 3)},
+        {"weight_splits": int64(0, -1, 3, 3, 4, 6, 7)},
+        {"weight_splits": int64(0, 2**40, 3, 3, 4, 6, 7)},
+        {"weight_splits": int64(0, 2, 8, 3, 4, 6, 7)},
+        {"weight_splits": int64(0, 2, 3, 3, 4, 6, 8)},
+        {"weight_splits": int64(0, 2, 3, 3, 4, 6)},
+        {"weight_splits": int64()},
+        {"weight_neurons": int32(1, 6, 0, 5, 2, 3, 5)},
+        {"weight_neurons": int32(1, -1, 0, 5, 2, 3, 5)},
+        {"weight_neurons": int32(1, 4, 0, 5, 2, 3)},
         {"weights": variable(6)},
         {"bias": [variable(UNITS + 1)]},
         {"values": tf.ones([NNZ + 1])},
     ],
     ids=str,
 )
-def test_connections_that_lead_nowhere(op, changes):
+def test_weights_of_no_neuron(op, changes):
     if op == "sparse_linear_logits":  # takes values instead of variables
         changes = tf.nest.map_structure(tf.convert_to_tensor, changes)
     assert_refused(op, **changes)
@@ -942,23 +942,23 @@ def test_connections_that_lead_nowhere(op, changes):
 @pytest.mark.parametrize(
     ("op", "changes"),
     [
-        ("connect", {"features": 0}),
-        ("connect", {"most": 0}),
-        ("connect", {"smoothing": -1.0}),
-        ("connect", {"smoothing": float("nan")}),
-        ("connect", {"label_splits": int64(0, 1, 3)}),
+        ("cooccurrences", {"features": 0}),
+        ("cooccurrences", {"max_weights_per_feature": 0}),
+        ("cooccurrences", {"smoothing": -1.0}),
+        ("cooccurrences", {"smoothing": float("nan")}),
+        ("cooccurrences", {"label_splits": int64(0, 1, 3)}),
         ("sparse_linear_select", {"count": -1}),
         ("sparse_linear_select", {"label_splits": int64(0, 1, 3)}),
         ("sparse_linear_losses", {"label_splits": int64(0, 1, 3)}),
         ("sparse_linear_top_k", {"k": UNITS + 1}),
         ("sparse_linear_top_k", {"k": 0}),
-        ("connection_gradient", {"match_entry": int32(0, 1, 2, 3, 5)}),
-        ("connection_gradient", {"match_place": int32(0, 1, 2, -1, 4)}),
-        ("connection_gradient", {"match_place": int32(0, 1, 2, 3)}),
-        ("connection_gradient", {"upstream": tf.ones([NNZ - 1])}),
+        ("sparse_linear_gradient", {"match_entry": int32(0, 1, 2, 3, 5)}),
+        ("sparse_linear_gradient", {"match_place": int32(0, 1, 2, -1, 4)}),
+        ("sparse_linear_gradient", {"match_place": int32(0, 1, 2, 3)}),
+        ("sparse_linear_gradient", {"upstream": tf.ones([NNZ - 1])}),
         ("binary_crossentropy", {"own_adjustment": tf.ones([NNZ - 1])}),
     ],
     ids=str,
 )
-def test_sizes_of_connections(op, changes):
+def test_sizes_of_sparse_kernels(op, changes):
     assert_refused(op, **changes)

@@ -1,13 +1,13 @@
 """Models split over ranks within one process, each rank a thread, and what the tests compare."""
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from tests.parallel.threads import run_threads, succeed
 from tf_dslide import (
     DSlideDense,
     LshSampler,
@@ -18,38 +18,12 @@ from tf_dslide import (
     sharding,
 )
 from tf_dslide.data import batches, make_synthetic
-from tf_dslide.parallel.communicator import Communicator, LoneCommunicator
+from tf_dslide.parallel.communicator import Communicator
 from tf_dslide.parallel.exchanges import Exchanges
+from tf_dslide.parallel.lone import LoneCommunicator
 from tf_dslide.parallel.strategy import RankSharding
 
 FEATURES, HIDDEN, UNITS = 30, 5, 17
-
-
-class ThreadCommunicator(Communicator):
-    """Ranks that are threads: messages lie on a board that all of them see."""
-
-    def __init__(self, rank: int, board: list, barrier: threading.Barrier) -> None:
-        super().__init__()
-        self.rank, self.size = rank, len(board)
-        self._board, self._barrier = board, barrier
-
-    @classmethod
-    def make(cls, size: int) -> list["ThreadCommunicator"]:
-        board, barrier = [None] * size, threading.Barrier(size, timeout=20)
-        return [cls(rank, board, barrier) for rank in range(size)]
-
-    def _exchange(self, kind: str, messages: list) -> list:
-        self._board[self.rank] = messages
-        self._barrier.wait()
-        received = [messages[self.rank].copy() for messages in self._board]
-        self._barrier.wait()
-        return received
-
-    def close(self, reason: str = "") -> None:
-        pass
-
-    def abort(self, code: int = 1) -> None:
-        pass
 
 
 class StandIn:
@@ -72,25 +46,38 @@ def uneven(units: int, ranks: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
+@keras.saving.register_keras_serializable("tests")
+class Drawn(keras.initializers.Initializer):
+    """Random values by NumPy: TensorFlow's take most of the time of building a small model."""
+
+    def __call__(self, shape: Any, dtype: Any = None) -> np.ndarray:
+        return np.random.uniform(-0.5, 0.5, shape).astype("float32")  # noqa: NPY002
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
 def build(strategy: Any = None, units: int = UNITS, **changes: Any) -> keras.Model:
     sampler = LshSampler(hash=SimHash(bits=2, tables=3), active=8, rebuild_every=5)
-    settings = {"hidden": HIDDEN, "optimizer": SparseAdam, "sampler": sampler, **changes}
+    settings = {"hidden": HIDDEN, "optimizer": SparseAdam, "sampler": sampler, "eager": True}
+    settings |= changes
     keras.utils.set_random_seed(settings.get("seed", 1))
     inputs = keras.Input((FEATURES,), sparse=True)
-    x = SparseDense(settings["hidden"], activation="relu", strategy=strategy)(inputs)
-    x = keras.layers.Dropout(0.2)(keras.layers.Dense(6)(x))
-    output = DSlideDense(units, sampler=settings["sampler"], strategy=strategy)
+    common = {"strategy": strategy, "kernel_initializer": Drawn()}
+    x = SparseDense(settings["hidden"], activation="relu", **common)(inputs)
+    x = keras.layers.Dropout(0.2)(keras.layers.Dense(6, kernel_initializer=Drawn())(x))
+    output = DSlideDense(units, sampler=settings["sampler"], **common)
     model = keras.Model(inputs, output(x))
     if settings["optimizer"]:
-        model.compile(settings["optimizer"](0.03), SlideCrossentropy())
+        optimizer = settings["optimizer"](0.03)
+        model.compile(optimizer, SlideCrossentropy(), run_eagerly=settings["eager"])
     return model
 
 
 def train(model: keras.Model, first: int, last: int, seed: int = 7, **settings: Any) -> list[float]:
     """Trains from one epoch to another; returns the losses."""
-    data = make_synthetic(
-        150, FEATURES, model.output_shape[-1], features_per_sample=6, labels_per_sample=2
-    )
+    units = model.output_shape[-1]
+    data = make_synthetic(48, FEATURES, units, features_per_sample=6, labels_per_sample=2)
     stream = batches(data, 16, shuffle=True, seed=seed, first_pass=first)
     settings = {"initial_epoch": first, "epochs": last, "verbose": 0, "shuffle": False, **settings}
     return model.fit(stream, **settings).history["loss"]
@@ -102,33 +89,22 @@ class Parts:
     def __init__(self, ranks: int, cut: Callable = sharding.equal_ranges, **changes: Any) -> None:
         self.strategies = [StandIn(rank, ranks, cut) for rank in range(ranks)]
         self.models = [build(strategy, **changes) for strategy in self.strategies]
-        communicators = ThreadCommunicator.make(ranks)
-        for strategy, communicator in zip(self.strategies, communicators, strict=True):
+
+    def _on_ranks(self, work: Callable) -> Callable:
+        def run(communicator: Communicator) -> Any:
+            strategy = self.strategies[communicator.rank]
             strategy.communicator = communicator
+            return work(self.models[communicator.rank], strategy)
+
+        return run
 
     def on_all(self, work: Callable) -> list:
         """Calls `work(model, strategy)` on every rank; gives results, or errors raised."""
-        results: list = [None] * len(self.models)
-
-        def run(rank: int) -> None:
-            try:
-                results[rank] = work(self.models[rank], self.strategies[rank])
-            except Exception as error:
-                results[rank] = error
-
-        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(results))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return results
+        return run_threads(len(self.models), self._on_ranks(work))
 
     def succeed(self, work: Callable) -> list:
-        results = self.on_all(work)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-        return results
+        """The same of ranks none of which may fail."""
+        return succeed(len(self.models), self._on_ranks(work))
 
 
 def state_of(model: keras.Model) -> list[tuple[np.ndarray, Any]]:

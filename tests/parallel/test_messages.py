@@ -62,12 +62,12 @@ def test_zeros_do_not_travel():
 
 
 @pytest.mark.parametrize("data", [b"", b"abc", bytes(24), bytes(100)])
-def test_bytes_that_are_no_parcel(data):
+def test_bytes_that_are_no_message(data):
     with pytest.raises(ValueError, match="message"):
         messages.take_apart(np.frombuffer(data, np.uint8))
 
 
-def test_parcels_cut_short_or_too_long():
+def test_messages_cut_short_or_too_long():
     values = matrix((5, 6), 0)
     mask = values != 0
     for data in (messages.pack_matrix(values), messages.pack_activations(values)):

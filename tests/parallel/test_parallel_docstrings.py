@@ -1,4 +1,4 @@
-"""Every example in the docstrings of tf_dslide.parallel runs and prints what it says."""
+"""Every example in the docstrings of these packages runs and prints what it says."""
 
 import doctest
 import importlib
@@ -6,26 +6,32 @@ import pkgutil
 
 import pytest
 
+import tf_dslide.checkpoints
 import tf_dslide.parallel
 
 MODULES = [
-    f"tf_dslide.parallel.{module.name}"
-    for module in pkgutil.iter_modules(tf_dslide.parallel.__path__)
+    "tf_dslide.sharding",
+    *(
+        f"{package.__name__}.{module.name}"
+        for package in (tf_dslide.checkpoints, tf_dslide.parallel)
+        for module in pkgutil.iter_modules(package.__path__)
+    ),
 ]
 
 
-@pytest.mark.parametrize("name", MODULES)
+def examples(name):
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    return [test for test in finder.find(importlib.import_module(name)) if test.examples]
+
+
+WITH_EXAMPLES = [name for name in MODULES if examples(name)]
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 def test_there_are_examples():
-    finder = doctest.DocTestFinder(exclude_empty=True)
-    examples = [
-        test.name
-        for name in MODULES
-        for test in finder.find(importlib.import_module(name))
-        if test.examples
-    ]
-    assert len(examples) >= 5, examples
+    assert sum(len(examples(name)) for name in MODULES) >= 12

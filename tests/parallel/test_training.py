@@ -1,13 +1,14 @@
 """Training by `fit` on several ranks, and what is said when one of them is not like the others."""
 
-import json
 import re
 
 import pytest
 
-from tests.parallel.mpi import PROGRAMS, Outcome, run_ranks
+from tests.parallel.mpi import PROGRAMS, run_ranks
+from tests.parallel.threads import run_threads
+from tests.parallel.training_cases import train_unlike
 
-# What is wrong with rank 1, and what is said of it. All ranks see these, and each raises an error.
+# What is different on rank 1, and what all ranks say of it.
 DIFFERENCES = {
     "order": "see different batches",
     "batch size": "a batch of",
@@ -16,50 +17,28 @@ DIFFERENCES = {
     "version": "versions and settings",
     "data": "see different batches",
 }
-# And these rank 1 alone.
-TROUBLES = {
-    "exception": "something of the user's own",
-    "kill": "killed",
-    "leave": "rank 1",
-}
+# What befalls rank 1, and what is said of it.
+TROUBLES = {"exception": "something of the user's own", "leave": "rank 1 has left"}
 
 
-@pytest.fixture(scope="module")
-def differences() -> Outcome:
-    """One job for all of them: a rank takes seconds to start. The last one ends it."""
-    return run_ranks(PROGRAMS / "training.py", 2, 200, DIFFERENCES)
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_ranks_that_differ_are_told(difference):
+    for error in run_threads(2, lambda comm: train_unlike(difference, comm)):
+        assert isinstance(error, Exception)
+        assert DIFFERENCES[difference] in str(error)
+        assert "rank 1" in str(error)
 
 
-def test_fit_and_evaluate_on_two_ranks():
-    outcome = run_ranks(PROGRAMS / "training.py", 2, 120, ["none"])
-    assert outcome.code == 0, outcome
+@pytest.mark.mpi
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_fit_and_evaluate_on_two_ranks_until_one_is_in_trouble(trouble):
+    outcome = run_ranks(PROGRAMS / "training.py", 2, 120, [trouble])
     scores = re.findall(r"precision on rank \d: ([0-9.]+)", outcome.stderr)
     assert len(scores) == 2, outcome
     assert scores[0] == scores[1], outcome
     # Rank 0 alone shows its progress, and how the model is split.
     assert outcome.stdout.count("Epoch 1/8") == 1, outcome
     assert outcome.stderr.count("2 ranks, ") == 1, outcome
-
-
-@pytest.mark.parametrize("difference", DIFFERENCES)
-def test_ranks_that_differ_are_told(difference, differences):
-    if difference == list(DIFFERENCES)[-1]:
-        require_end(differences, DIFFERENCES[difference])
-        return
-    lines = [line for line in differences.stdout.splitlines() if line.startswith('{"kind"')]
-    errors = {e["rank"]: e["error"] for e in map(json.loads, lines) if e["kind"] == difference}
-    assert sorted(errors) == [0, 1], differences
-    for error in errors.values():
-        assert DIFFERENCES[difference] in error, differences
-        assert "rank 1" in error, differences
-
-
-@pytest.mark.parametrize("trouble", TROUBLES)
-def test_trouble_of_one_rank_ends_the_job(trouble):
-    require_end(run_ranks(PROGRAMS / "training.py", 2, 60, [trouble]), TROUBLES[trouble])
-
-
-def require_end(outcome: Outcome, text: str) -> None:
     assert outcome.code not in (0, None), outcome
-    assert text in outcome.stderr, outcome
+    assert TROUBLES[trouble] in outcome.stderr, outcome
     assert "rank 1" in outcome.stderr, outcome

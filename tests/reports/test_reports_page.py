@@ -146,6 +146,17 @@ def test_markdown_images_are_files_beside_it(out):
     assert {Path(name).name for name in names} == {p.name for p in (out / "figures").iterdir()}
 
 
+def test_markdown_alone(out, tmp_path):
+    result = CliRunner().invoke(app, [str(RUNS), "-o", str(tmp_path), "--markdown"])
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "report.md").read_text()
+    whole = (out / "report.md").read_text()
+    assert text + whole[whole.index("- All numbers:") :] == whole
+    figures = {path.name for path in (out / "figures").iterdir()}
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == figures
+    assert {path.name for path in tmp_path.iterdir()} == {"report.md", "figures"}
+
+
 def test_csv_tables_hold_unrounded_numbers_with_their_sources(out):
     names = {path.stem for path in (out / "tables").glob("*.csv")}
     assert names == {

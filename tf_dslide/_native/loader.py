@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import auto_control_deps_utils
+
+from tf_dslide import _compat
 
 PACKAGE = Path(__file__).resolve().parent.parent
 LIBRARY = "_dslide_ops.so"
@@ -109,7 +110,7 @@ def load() -> ModuleType:
             f"tf_dslide's native library cannot be loaded: {error}; {REBUILD}."
         ) from error
     for op in READING_OPS:
-        auto_control_deps_utils.register_read_only_resource_op(op)
+        _compat.register_reading_op(op)
     refused = _library_string("dslide_simd_request_refused")
     if refused:
         warnings.warn(

@@ -1,61 +1,28 @@
 """The command line `dslide`: train, tune, evaluate and use classifiers without writing Python.
 
-`app` is the Typer application, `main` the entry point. Nothing here imports TensorFlow until a
-command needs it, so that `--help` and mistakes in the options are answered at once.
+`main` is the entry point; `application` holds the commands. Nothing there imports TensorFlow until
+a command needs it, so that `--help` and mistakes in the options are answered at once.
 """
 
-from typing import Annotated
+import sys
+from importlib.util import find_spec
 
-import typer
+__all__ = ["main"]
 
-from tf_dslide.cli.errors import OneLineErrors
-from tf_dslide.cli.evaluate import evaluate
-from tf_dslide.cli.info import info
-from tf_dslide.cli.predict import predict
-from tf_dslide.cli.synth import synth
-from tf_dslide.cli.train import train
-from tf_dslide.cli.tune import tune
-
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="dslide",
-    cls=OneLineErrors,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train classifiers with 10,000 to 10,000,000 outputs on a CPU, and use them.",
-)
-
-for command in (train, evaluate, predict, tune, synth, info):
-    app.command(no_args_is_help=command is not info)(command)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from tf_dslide._version import __version__
-
-        typer.echo(f"dslide {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
-    ] = False,
-) -> None:
-    """Holds the options that stand before a command."""
+# What the extra `cli` brings: the layers do without.
+_NEEDED = ("typer", "rich", "sklearn")
 
 
 def main() -> None:
     """Runs `dslide` with the arguments of the process, and exits.
 
-    The exit status is 0 if all went well, 1 after an error, 2 after a mistake in the options, and
-    130 after Ctrl-C. An error is one line on standard error; `--debug` after a command shows where
-    it came from.
+    The exit status is 0 if all went well, 1 after an error, 2 after a mistake in the options or
+    where the extra `cli` is not installed, and 130 after Ctrl-C. An error is one line on standard
+    error; `--debug` after a command shows where it came from.
     """
+    if any(find_spec(package) is None for package in _NEEDED):
+        print("dslide needs more packages: pip install 'tf-dslide[cli]'", file=sys.stderr)
+        sys.exit(2)
+    from tf_dslide.cli.application import app
+
     app(prog_name="dslide")

@@ -1,4 +1,4 @@
-"""Lets `python -m tf_dslide.cli` be `dslide`."""
+"""Makes `python -m tf_dslide.cli` do what `dslide` does."""
 
 from tf_dslide.cli import main
 

@@ -23,7 +23,7 @@ def output() -> Console:
 
 
 def messages() -> Console:
-    """The console of what goes on meanwhile."""
+    """The console of messages about the progress of the work."""
     return Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
 

@@ -19,7 +19,7 @@ Train = Annotated[
     str | None,
     typer.Option(
         metavar="DATA",
-        help="Take PSP's propensities from the label counts of these data, not from the model's.",
+        help="Take PSP's propensities from the label counts of these data, not the model's.",
         rich_help_panel=options.DATA,
     ),
 ]
@@ -27,7 +27,7 @@ TrainLabels = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Labels of --train, as --labels of DATA.",
+        help="Labels of --train, as --labels for DATA.",
         rich_help_panel=options.DATA,
     ),
 ]
@@ -49,8 +49,8 @@ def evaluate(
 ) -> None:
     """Score a model on data: P@k, nDCG@k, PSP@k and the loss, all exact.
 
-    PSP needs to know how rare each label was in training: from --train, or else as `dslide train`
-    noted it in the model.
+    PSP needs to know how rare each label was in training: from --train, or else from the
+    counts that `dslide train` stored in the model.
     """
     if train is None and train_labels is not None:
         raise typer.BadParameter("it needs --train DATA", param_hint=["--train-labels"])

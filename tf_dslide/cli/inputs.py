@@ -30,7 +30,7 @@ class Source:
         cache: A folder to keep what was read, for the next time.
 
     Raises:
-        CommandError: A file is missing or no file, or the form of `text` is wrong.
+        CommandError: A file is missing or is not a file, or `text` has the wrong form.
     """
 
     text: str
@@ -124,14 +124,14 @@ def require_file(path: Path) -> None:
     """Checks that a file can be read.
 
     Raises:
-        CommandError: It is missing, no file, or not ours to read.
+        CommandError: It is missing, is not a file, or cannot be read.
     """
     if not path.exists():
         raise CommandError(f"{path}: no such file")
     if path.is_dir():
         raise CommandError(f"{path} is a folder; expected a file")
     if not os.access(path, os.R_OK):
-        raise CommandError(f"{path} may not be read: permission denied")
+        raise CommandError(f"{path} cannot be read: permission denied")
 
 
 def read_label_names(path: Path, num_labels: int, owner: str) -> tuple[str, ...]:

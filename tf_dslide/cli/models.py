@@ -51,7 +51,7 @@ def load_classifier(path: Path) -> Classifier:
     """Loads a model without its optimizer.
 
     Raises:
-        CommandError: The file is missing, no `.keras` file, of another version, or holds another
+        CommandError: The file is missing, not a `.keras` file, of another version, or holds another
             kind of model; the message says which.
     """
     _require_archive(path)
@@ -84,7 +84,7 @@ def _require_archive(path: Path) -> None:
             if "config.json" in archive.namelist():
                 return
     raise CommandError(
-        f"{path} is no .keras file, or a damaged one: expected one of `dslide train`"
+        f"{path} is not a .keras file, or is damaged: expected one written by `dslide train`"
     )
 
 

@@ -92,7 +92,7 @@ def _make_sampler(settings: SamplerSettings, seed: int) -> Sampler:
     kind = UniformSampler if settings.name == "uniform" else LogUniformSampler
     if settings.num_sampled is None:
         return kind(seed=seed)
-    return kind(settings.num_sampled, seed=seed)
+    return kind(num_sampled=settings.num_sampled, seed=seed)
 
 
 def _make_hash(settings: SamplerSettings, seed: int) -> HashFamily:
@@ -101,12 +101,12 @@ def _make_hash(settings: SamplerSettings, seed: int) -> HashFamily:
         return MinHash(address_bits=settings.bits, seed=seed, **tables)
     if settings.hash not in ("wta", "dwta"):
         directions = LearnedHash if settings.hash == "learned" else SimHash
-        return directions(settings.bits, seed=seed, **tables)
+        return directions(bits=settings.bits, seed=seed, **tables)
     family = WTA if settings.hash == "wta" else DWTA
     if settings.bits is None:
         return family(seed=seed, **tables)
     bins = math.ceil(settings.bits / _BITS_PER_BIN)
-    return family(bins, address_bits=settings.bits, seed=seed, **tables)
+    return family(bins=bins, address_bits=settings.bits, seed=seed, **tables)
 
 
 def _learning_rate(

@@ -19,14 +19,16 @@ Data = Annotated[
 ]
 Model = Annotated[
     Path,
-    typer.Argument(metavar="MODEL", show_default=False, help="A .keras file of `dslide train`."),
+    typer.Argument(
+        metavar="MODEL", show_default=False, help="A .keras file written by `dslide train`."
+    ),
 ]
 Labels = Annotated[
     Path | None,
     typer.Option(
         "--labels",
         metavar="FILE",
-        help="Labels of DATA where they are a file of their own (a header `N L`, lines `label:1`).",
+        help="Labels of DATA, if they are in another file (a header `N L`, lines `label:1`).",
         rich_help_panel=DATA,
     ),
 ]
@@ -35,38 +37,44 @@ NumFeatures = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Width of the features in files without header.",
+        help="Number of features, for files without a header.",
         rich_help_panel=DATA,
     ),
 ]
 NumLabels = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="N", help="Number of labels in files without header.", rich_help_panel=DATA
+        min=1,
+        metavar="N",
+        help="Number of labels, for files without a header.",
+        rich_help_panel=DATA,
     ),
 ]
 LabelNames = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE", help="Readable names of the labels, one a line.", rich_help_panel=DATA
-    ),
+    typer.Option(metavar="FILE", help="Names of the labels, one per line.", rich_help_panel=DATA),
 ]
 Cache = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Keep what is read of the files in this folder, and next time map it from there.",
+        help="Keep parsed files in this folder, and map them into memory from there next time.",
         rich_help_panel=DATA,
     ),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Samples a step.")]
+BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Samples per step.")]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Threads to work with; all cores by default."),
+    typer.Option(min=1, metavar="N", help="Number of threads; one for each core by default."),
 ]
 Seed = Annotated[
     int,
-    typer.Option(min=0, max=2**31 - 1, metavar="N", help="One seed gives one result."),
+    typer.Option(
+        min=0,
+        max=2**31 - 1,
+        metavar="N",
+        help="Seed of everything random: the same seed, the same result.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

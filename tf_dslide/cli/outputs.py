@@ -1,9 +1,6 @@
 """Files that the commands write: checked before the work, and never half written."""
 
-import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from tf_dslide.cli.errors import CommandError
@@ -41,23 +38,6 @@ def require_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise CommandError(f"{folder} cannot be written to: {error.strerror}") from error
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Gives a path to write to, which takes the name `path` when the block ends without error.
-
-    What was at `path` stays until then. The path given has the same suffix, since some writers
-    choose their format by it.
-    """
-    target = path.resolve()
-    unfinished = target.with_name(f".{target.stem}.{os.getpid()}.unfinished{target.suffix}")
-    try:
-        yield unfinished
-        os.replace(unfinished, target)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 def label_names_file(model: Path) -> Path:

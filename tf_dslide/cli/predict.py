@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
+from tf_dslide import _atomic
 from tf_dslide.cli import console, inputs, options, outputs
 from tf_dslide.cli.errors import CommandError, reporting
 
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
     Best = Iterator[tuple[np.ndarray, np.ndarray]]
 
-K = Annotated[int, typer.Option("-k", min=1, metavar="K", help="How many labels a sample.")]
+K = Annotated[int, typer.Option("-k", min=1, metavar="K", help="Labels per sample.")]
 Hashed = Annotated[
     bool,
     typer.Option(
         "--hashed",
-        help="Look only at labels that the model's hash tables pick: faster, may miss some.",
+        help="Look only at labels that the model's hash tables find: faster, but may miss some.",
     ),
 ]
 Out = Annotated[
@@ -32,13 +33,13 @@ Out = Annotated[
 Format = Annotated[
     Literal["text", "npz"] | None,
     typer.Option(
-        help="text: a line `label:score label:score ...` for each sample, with tabs between them "
-        "where labels have names. npz: a SciPy CSR matrix (samples, labels) of scores; the default "
-        "if FILE ends so.",
+        help="text: a line `label:score label:score ...` per sample, separated by tabs where "
+        "labels have names. npz: a SciPy CSR matrix (samples, labels) of scores, the default if "
+        "FILE ends in .npz.",
     ),
 ]
 Numbers = Annotated[
-    bool, typer.Option("--numbers", help="Write the numbers of labels that have names.")
+    bool, typer.Option("--numbers", help="Write labels as numbers even where they have names.")
 ]
 
 
@@ -90,7 +91,7 @@ def predict(
     if out is None:
         _write_text(best, names, sys.stdout)
         return
-    with outputs.replacing(out) as unfinished:
+    with _atomic.new_file(out) as unfinished:
         if format == "npz":
             _write_csr(_with_progress(best, len(samples)), classifier.num_labels, unfinished)
         else:

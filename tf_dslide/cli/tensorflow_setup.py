@@ -25,7 +25,7 @@ def start(threads: int | None = None) -> None:
 
     Raises:
         CommandError: TensorFlow runs already, with another number of threads.
-        ImportError: The native library is missing or does not fit.
+        ImportError: TensorFlow is missing, or the native library is, or they do not fit.
     """
     if "tensorflow" not in sys.modules and _LOG_LEVEL not in os.environ:
         os.environ[_LOG_LEVEL] = "2"
@@ -38,7 +38,7 @@ def start(threads: int | None = None) -> None:
 
 
 def _import() -> None:
-    for part in ("layers", "losses", "metrics", "optimizers"):
+    for part in ("_native", "layers", "losses", "metrics", "optimizers"):
         importlib.import_module(f"tf_dslide.{part}")
 
 
@@ -56,7 +56,7 @@ def _limit(threads: int) -> None:
 
 @contextmanager
 def _without_chatter() -> Iterator[None]:
-    """Holds standard error back, and lets through in the end what is not chatter.
+    """Holds standard error back, and in the end prints what is not chatter.
 
     The C++ code writes to the descriptor itself, so it is the descriptor that is turned aside.
     """

@@ -21,11 +21,11 @@ def _option(*names: str, panel: str, help: str, **settings: Any) -> Any:
 
 Test = Annotated[
     str | None,
-    _option(panel=options.DATA, metavar="DATA", help="Score on these data after each epoch."),
+    _option(panel=options.DATA, metavar="DATA", help="Data to score on after each epoch."),
 ]
 TestLabels = Annotated[
     Path | None,
-    _option(panel=options.DATA, metavar="FILE", help="Labels of --test, as --labels of DATA."),
+    _option(panel=options.DATA, metavar="FILE", help="Labels of --test, as --labels for DATA."),
 ]
 ValidationSplit = Annotated[
     float | None,
@@ -42,8 +42,8 @@ Hidden = Annotated[
         panel=_NETWORK,
         min=0,
         metavar="N",
-        help="Width of the hidden layer; repeat for several. 0 for none: then each word votes for "
-        "the labels that it met (DSlideLinear), which is best for bags of words.",
+        help="Width of the hidden layer; repeat for several. 0 for none: a DSlideLinear, with "
+        "weights for words and labels that occur together, which is best for bags of words.",
     ),
 ]
 Dropout = Annotated[
@@ -55,8 +55,8 @@ Sampler = Annotated[
     _option(
         "--sampler",
         panel=_NEURONS,
-        help="What chooses the output neurons of a step: hashing (by default one set for the "
-        "batch), sampled softmax, or all.",
+        help="Which output neurons take part in a step: those that hashing finds (by default one "
+        "set for the batch), those of a sampled softmax, or all.",
     ),
 ]
 Active = Annotated[
@@ -65,7 +65,7 @@ Active = Annotated[
         panel=_NEURONS,
         min=1,
         metavar="N",
-        help="lsh, shared_lsh: neurons active for a sample; by default a tenth, 64 to 3,000.",
+        help="lsh, shared_lsh: active neurons per sample; by default a tenth of all, 64 to 3,000.",
     ),
 ]
 Hash = Annotated[
@@ -94,8 +94,8 @@ RebuildEvery = Annotated[
         panel=_NEURONS,
         min=1,
         metavar="STEPS",
-        help="lsh, shared_lsh: steps until the tables are first rebuilt, then ever more; 25 by "
-        "default.",
+        help="lsh, shared_lsh: steps to the first rebuild of the tables, 25 by default; later "
+        "rebuilds are further and further apart.",
     ),
 ]
 NumSampled = Annotated[
@@ -104,7 +104,7 @@ NumSampled = Annotated[
         panel=_NEURONS,
         min=1,
         metavar="N",
-        help="uniform and log_uniform: neurons drawn a step; 1,024 by default.",
+        help="uniform, log_uniform: neurons drawn per step; 1,024 by default.",
     ),
 ]
 Epochs = Annotated[
@@ -113,7 +113,7 @@ Epochs = Annotated[
         panel=_TRAINING,
         min=1,
         metavar="N",
-        help="Passes over the training data; 5 by default, 2 without hidden layer.",
+        help="Passes over the training data; 5 by default, 2 without a hidden layer.",
     ),
 ]
 LearningRate = Annotated[
@@ -121,36 +121,42 @@ LearningRate = Annotated[
     _option(
         panel=_TRAINING,
         metavar="RATE",
-        help="Of the first step; 0.005 by default (SparseAdam), 1 without hidden layer "
-        "(SparseAdagrad).",
+        help="Learning rate of the first step; 0.005 by default (SparseAdam), 1 without a hidden "
+        "layer (SparseAdagrad).",
     ),
 ]
 Schedule = Annotated[
     settings.ScheduleName,
-    _option(panel=_TRAINING, help="How the learning rate falls, to 0 at the end unless constant."),
+    _option(
+        panel=_TRAINING, help="How the learning rate falls: to 0 at the end, unless it is constant."
+    ),
 ]
 WeightDecay = Annotated[
     float,
-    _option(panel=_TRAINING, metavar="RATE", help="Decoupled weight decay of the rows touched."),
+    _option(
+        panel=_TRAINING,
+        metavar="RATE",
+        help="Decoupled weight decay of the rows that a step updates.",
+    ),
 ]
 Out = Annotated[
     Path,
     _option(
         panel=_OUTPUT,
         metavar="FILE",
-        help="Where to save the model (.keras). An earlier one stays until the new one is whole.",
+        help="Where to save the model (.keras). An earlier file stays until it is complete.",
     ),
 ]
 Log = Annotated[
     Path | None,
-    _option(panel=_OUTPUT, metavar="FILE", help="Append a JSON line for each epoch to this file."),
+    _option(panel=_OUTPUT, metavar="FILE", help="Append one line of JSON per epoch to this file."),
 ]
 Checkpoint = Annotated[
     Path | None,
     _option(
         panel=_OUTPUT,
         metavar="DIR",
-        help="Save a checkpoint in this folder after each epoch; the last two are kept.",
+        help="Save a checkpoint in this folder after each epoch, and keep the last two.",
     ),
 ]
 Resume = Annotated[
@@ -158,7 +164,7 @@ Resume = Annotated[
     _option(
         "--resume",
         panel=_OUTPUT,
-        help="Go on exactly from the last checkpoint in --checkpoint; begin if there is none.",
+        help="Continue exactly from the last checkpoint in --checkpoint; start if there is none.",
     ),
 ]
 
@@ -201,8 +207,8 @@ def train(
     Prints the loss, and P@k, nDCG@k and PSP@k on held-out data, after each epoch. These figures
     rank all labels, exactly. Ctrl-C ends the training and saves the model so far.
 
-    A training with --checkpoint that was killed goes on when the same command is given again with
-    --resume, as if nothing had happened.
+    A training with --checkpoint that was killed continues, as if nothing had happened, when the
+    same command is given again with --resume.
     """
     linear = 0 in hidden
     if learning_rate is None:
@@ -289,7 +295,7 @@ def _validation_share(share: float | None, test: str | None, test_labels: Path |
         return 0.0 if test is not None else _VALIDATION_SPLIT
     if test is not None:
         raise typer.BadParameter(
-            "with --test nothing is held out: leave one of them out",
+            "nothing is held out with --test: give one of the two",
             param_hint=["--validation-split"],
         )
     options.require(0 <= share < 1, "--validation-split", share, "a share from 0 to below 1")

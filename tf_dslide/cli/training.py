@@ -13,7 +13,10 @@ import tensorflow as tf
 import typer
 from rich.progress import Progress
 
+from tf_dslide import _atomic
 from tf_dslide._version import __version__
+from tf_dslide.checkpoints import Checkpoint, latest, load_checkpoint
+from tf_dslide.checkpoints.manifest import Manifest
 from tf_dslide.cli import console, inputs, outputs
 from tf_dslide.cli.callbacks import (
     EpochReports,
@@ -27,7 +30,6 @@ from tf_dslide.cli.network import build_network, count_steps
 from tf_dslide.cli.scoring import TITLES, make_scorer, ranking_metrics
 from tf_dslide.cli.settings import TrainSettings
 from tf_dslide.data import Dataset, batches
-from tf_dslide.parallel.checkpoints import Checkpoint, Manifest, latest, load_checkpoint
 
 _NDCG_PLACES = (5,)
 
@@ -329,8 +331,8 @@ def _save(
 ) -> None:
     """Saves the model, compiled with the metrics so that `evaluate` gives them, and the names."""
     model.compile(optimizer=model.optimizer, loss=model.loss, metrics=metrics)
-    with console.status(f"Saving {path}"), outputs.replacing(path) as unfinished:
+    with console.status(f"Saving {path}"), _atomic.new_file(path) as unfinished:
         model.save(unfinished)
     if names is not None:
-        with outputs.replacing(outputs.label_names_file(path)) as unfinished:
+        with _atomic.new_file(outputs.label_names_file(path)) as unfinished:
             unfinished.write_text("".join(name + "\n" for name in names), encoding="utf-8")

@@ -17,6 +17,8 @@ from itertools import chain
 
 import numpy as np
 
+from tf_dslide.data._sklearn import from_sklearn
+
 # What a line of plain numbers can hold. Any other byte (a comment, a letter, an underscore that
 # Python's int() would let pass) sends its block to the slow reader.
 _PLAIN_BYTES = b"0123456789+-.eE,: \t\r\n"
@@ -103,8 +105,7 @@ def parse_block(
 
 def _parse_fast(lines: Sequence[bytes], limits: Limits) -> Block | None:
     """Parse by scikit-learn; `None` where only the slow reader can tell what the lines mean."""
-    from sklearn.datasets import load_svmlight_file  # takes a second
-
+    load_svmlight_file = from_sklearn("datasets", "load_svmlight_file")
     text = b"".join(lines)
     if text.translate(None, delete=_PLAIN_BYTES):
         return None

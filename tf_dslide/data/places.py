@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from tf_dslide.data._sklearn import from_sklearn
 from tf_dslide.data.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -117,9 +118,7 @@ def load_places(
         for spelling in _spellings(place):
             part = held_out if _is_held_out(spelling) else held_in
             part.setdefault(spelling, []).append(label)
-    from sklearn.feature_extraction.text import TfidfVectorizer  # takes a second
-
-    vectorizer = TfidfVectorizer(
+    vectorizer = from_sklearn("feature_extraction.text", "TfidfVectorizer")(
         analyzer="char_wb",
         ngram_range=(2, 3),
         preprocessor=str.casefold,

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zlib
-from contextlib import suppress
-from errno import EEXIST, ENOTDIR, ENOTEMPTY
-from itertools import count
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, BinaryIO
@@ -16,6 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from scipy import sparse
 
+from tf_dslide import _atomic
 from tf_dslide.data._lines import quote
 from tf_dslide.data.dataset import Dataset
 
@@ -152,15 +149,8 @@ def write_store(folder: Path, dataset: Dataset, source: Any = None) -> None:
     >>> read_store(folder)[1]
     'two'
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # File systems that keep deleted files while they are mapped refuse to delete their folder.
-    with tempfile.TemporaryDirectory(
-        prefix=f".{folder.name}.", dir=folder.parent, ignore_cleanup_errors=True
-    ) as beside:
-        unfinished = Path(beside, "new")
-        unfinished.mkdir()
+    with _atomic.new_folder(folder) as unfinished:
         _write_parts(unfinished, dataset, source)
-        _put_in_place(unfinished, folder, Path(beside))
 
 
 def read_store(folder: Path, *, mmap: bool = True, verify: bool = False) -> tuple[Dataset, Any]:
@@ -258,19 +248,6 @@ def _arrays(dataset: Dataset) -> dict[str, np.ndarray]:
         labels.indices[:stored_labels],
     )
     return dict(zip(_ARRAYS, arrays, strict=True))
-
-
-def _put_in_place(unfinished: Path, folder: Path, beside: Path) -> None:
-    """Rename a folder. What has the name goes to `beside` first, and others may do the same."""
-    for attempt in count():
-        try:
-            os.rename(unfinished, folder)
-            return
-        except OSError as error:
-            if error.errno not in (EEXIST, ENOTEMPTY, ENOTDIR):
-                raise
-        with suppress(FileNotFoundError):
-            os.rename(folder, beside / f"old{attempt}")
 
 
 def _may_replace(folder: Path) -> bool:

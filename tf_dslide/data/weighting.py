@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tf_dslide.data._sklearn import from_sklearn
 from tf_dslide.data.dataset import Dataset
 
 
@@ -35,8 +36,7 @@ def tf_idf(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
     >>> weighed.features.toarray().astype("float64").round(2).tolist()
     [[0.39, 0.0, 0.92], [0.58, 0.81, 0.0]]
     """
-    from sklearn.feature_extraction.text import TfidfTransformer  # takes a second
-
+    transformer = from_sklearn("feature_extraction.text", "TfidfTransformer")
     for dataset in (train, *others):
         values = dataset.features.data
         if len(values) and values.min() < 1:
@@ -49,7 +49,7 @@ def tf_idf(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
                 f"{dataset.name!r} has {dataset.num_features} features, but {train.name!r} has "
                 f"{train.num_features}"
             )
-    weigh = TfidfTransformer(sublinear_tf=True).fit(train.features)
+    weigh = transformer(sublinear_tf=True).fit(train.features)
     return tuple(
         replace(dataset, features=weigh.transform(dataset.features).astype(np.float32))
         for dataset in (train, *others)

@@ -15,7 +15,9 @@ from typing import BinaryIO, cast
 import numpy as np
 from scipy import sparse
 
+from tf_dslide import _atomic
 from tf_dslide.data._lines import Block, DataFormatError, Limits, parse_block, quote, to_int
+from tf_dslide.data._sklearn import from_sklearn
 from tf_dslide.data.dataset import Dataset
 
 PathLike = str | os.PathLike
@@ -233,8 +235,7 @@ def write_xmc(path: PathLike, dataset: Dataset) -> None:
     with _atomic_writer(Path(path)) as file:
         file.write(f"{dataset.num_samples} {features.shape[1]} {labels.shape[1]}\n".encode())
         if dataset.num_samples:
-            from sklearn.datasets import dump_svmlight_file  # takes a second
-
+            dump_svmlight_file = from_sklearn("datasets", "dump_svmlight_file")
             digits = (_shortest_decimals(features.data), features.indices, features.indptr)
             dump_svmlight_file(
                 _widened(sparse.csr_matrix(digits, features.shape)),
@@ -379,19 +380,13 @@ def _stem(path: PathLike) -> str:
 @contextmanager
 def _atomic_writer(path: Path) -> Iterator[BinaryIO]:
     """Open a new file beside `path` that takes its name when the block ends without an error."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(unfinished, "wb") as raw:
-            if path.suffix == ".gz":
-                # No name and no time inside, so that the bytes depend on the data alone.
-                with gzip.GzipFile("", "wb", 6, raw, mtime=0) as stream:
-                    yield cast(BinaryIO, stream)
-            else:
-                yield raw
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with _atomic.new_file(path) as unfinished, open(unfinished, "wb") as raw:
+        if path.suffix == ".gz":
+            # No name and no time inside, so that the bytes depend on the data alone.
+            with gzip.GzipFile("", "wb", 6, raw, mtime=0) as stream:
+                yield cast(BinaryIO, stream)
+        else:
+            yield raw
 
 
 def _shortest_decimals(values: np.ndarray) -> np.ndarray:

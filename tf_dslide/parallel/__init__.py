@@ -1,8 +1,9 @@
 """One model over many ranks: model parallelism with mpi4py.
 
 `MPIModelParallel` splits the layers of a model; see its docstring. The modules, from the bottom up:
-`communicator`, `statistics` and `faults` (bytes between ranks),
-`messages` (matrices as bytes), `exchanges` (as functions of tensors), `strategy`, `checkpoints`.
+`errors`, `statistics` and `protocol` (what ranks say), `communicator`, `lone` and `mpi` (bytes
+between ranks), `faults` and `sentinel` (the end of a job), `messages` (matrices as bytes),
+`exchanges` (as functions of tensors), `strategy`.
 """
 
 from typing import Any

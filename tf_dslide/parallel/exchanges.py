@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from tf_dslide._native.ops import Csr, SoftmaxParts, SoftmaxTotals
 from tf_dslide.parallel import messages
-from tf_dslide.parallel.communicator import Communicator, RankError
+from tf_dslide.parallel.communicator import Communicator
+from tf_dslide.parallel.errors import RankError
 
 
 class Gathered(NamedTuple):
@@ -71,7 +72,7 @@ class Exchanges:
                 # What comes from here to the next call is a step.
                 self._communicator.stats.end_step()
                 mark = self._fingerprint("activations", seen)
-                parts = self._all("activations", pack(local, self._wire, mark), columns, mark)
+                parts = self._allgather("activations", pack(local, self._wire, mark), columns, mark)
                 return np.concatenate(parts, axis=1)
 
             whole = self._call(send, [local, *seen], tf.float32)
@@ -80,7 +81,7 @@ class Exchanges:
             def gradient(by_whole: tf.Tensor, by_split: tf.Tensor) -> tf.Tensor:
                 def send_back(by_split: np.ndarray, whole: np.ndarray) -> np.ndarray:
                     mask = whole != 0 if sparse else None
-                    return self._sum_of_columns(by_split, mask, ends)
+                    return self._reduce_scatter(by_split, mask, ends)
 
                 result = by_whole[:, begin:end]
                 if asked.split:
@@ -111,7 +112,7 @@ class Exchanges:
         @tf.custom_gradient
         def enter(x: tf.Tensor) -> Any:
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                total = self._call(self._sum, [tf.cast(upstream, tf.float32)], tf.float32)
+                total = self._call(self._allreduce, [tf.cast(upstream, tf.float32)], tf.float32)
                 total.set_shape(upstream.shape)
                 return tf.cast(total, upstream.dtype)
 
@@ -136,7 +137,7 @@ class Exchanges:
             mark = self._fingerprint("softmax", (splits, ids))
             message = messages.pack_matrix(local, mark=mark)
             every = np.stack(
-                self._all("softmax", message, [4] * self._communicator.size, mark), axis=-1
+                self._allgather("softmax", message, [4] * self._communicator.size, mark), axis=-1
             ).astype(np.float64)
             return _whole_softmax(every, np.diff(splits))
 
@@ -162,7 +163,7 @@ class Exchanges:
         def send(ids: np.ndarray, scores: np.ndarray) -> Any:
             ids = np.where(ids >= 0, ids + begin, -1).astype(np.int32)
             both = np.concatenate([ids.view(np.float32), scores], axis=1)
-            every = self._all("best", messages.pack_matrix(both), None)
+            every = self._allgather("best", messages.pack_matrix(both), None)
             ids = np.concatenate([part[:, : part.shape[1] // 2] for part in every], axis=1)
             scores = np.concatenate([part[:, part.shape[1] // 2 :] for part in every], axis=1)
             return _best(np.ascontiguousarray(ids).view(np.int32), scores, k)
@@ -184,7 +185,7 @@ class Exchanges:
         def gather(local: tf.Tensor) -> Any:
             def send(local: np.ndarray) -> np.ndarray:
                 return np.concatenate(
-                    self._all("logits", messages.pack_matrix(local), columns), axis=1
+                    self._allgather("logits", messages.pack_matrix(local), columns), axis=1
                 )
 
             # Not a part of the order of exchanges: those that follow would keep it alive.
@@ -212,7 +213,7 @@ class Exchanges:
             self._last[graph] = tf.nest.flatten(outputs)[0].op
         return outputs
 
-    def _all(
+    def _allgather(
         self, kind: str, message: bytes, columns: Sequence[int] | None, mark: int = 0
     ) -> list[np.ndarray]:
         """The matrices that all ranks send to all, in the order of ranks.
@@ -220,7 +221,7 @@ class Exchanges:
         A rank's own comes back as the others see it.
         """
         size = self._communicator.size
-        received = self._communicator.exchange(kind, [message] * size)
+        received = self._communicator.alltoallv(kind, [message] * size)
         mine = messages.take_apart(np.frombuffer(message, np.uint8))
         result = []
         for rank, data in enumerate(received):
@@ -251,14 +252,14 @@ class Exchanges:
                 "order: the same files and the same seed of shuffling."
             )
 
-    def _sum(self, part: np.ndarray) -> np.ndarray:
+    def _allreduce(self, part: np.ndarray) -> np.ndarray:
         flat = part.reshape(part.shape[0], math.prod(part.shape[1:]))
         total = np.zeros_like(flat)
-        for every in self._all("gradient", messages.pack_matrix(flat, self._wire), None):
+        for every in self._allgather("gradient", messages.pack_matrix(flat, self._wire), None):
             total += every
         return total.reshape(part.shape)
 
-    def _sum_of_columns(
+    def _reduce_scatter(
         self, part: np.ndarray, mask: np.ndarray | None, ends: np.ndarray
     ) -> np.ndarray:
         """Sends each rank its columns of the gradient, and adds up what comes for ours."""
@@ -271,7 +272,7 @@ class Exchanges:
         mine = cuts[communicator.rank]
         my_mask = None if mask is None else mask[:, mine]
         total = np.zeros_like(part[:, mine])
-        received = communicator.exchange("gradient", outgoing)
+        received = communicator.alltoallv("gradient", outgoing)
         # In the order of ranks, so that the sum does not depend on who was first.
         for data in received:
             messages.add_at(messages.take_apart(data), my_mask, total)

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from tf_dslide.parallel.communicator import Communicator, RankError
+from tf_dslide.parallel.communicator import Communicator
+from tf_dslide.parallel.errors import RankError
 
 # Ranks often fail together. Each waits a little longer than the one before it, so that the lowest
 # of them reports, and ends the others before they do (an abort takes 0.3 s).
@@ -44,12 +45,12 @@ def install_fault_handlers(communicator: Communicator) -> None:
         communicator: The ranks.
 
     Raises:
-        RankError: As in `Communicator.exchange`.
+        RankError: As in `Communicator.alltoallv`.
 
     Takes some 30 ms.
 
     Example:
-    >>> from tf_dslide.parallel.communicator import LoneCommunicator
+    >>> from tf_dslide.parallel.lone import LoneCommunicator
     >>> from tf_dslide.parallel.faults import install_fault_handlers
     >>> install_fault_handlers(LoneCommunicator())
     """
@@ -91,7 +92,7 @@ class _Handlers:
     def _start_sentinel(self) -> None:
         communicator = self._communicator
         mine = {"pid": os.getpid(), "space": _process_space(communicator.rank)}
-        everyone = communicator.gather(mine)
+        everyone = communicator.allgather(mine)
         pids = {
             rank: other["pid"]
             for rank, other in enumerate(everyone)
@@ -99,7 +100,7 @@ class _Handlers:
         }
         first = min(pids)
         sentinel = _Sentinel(pids, communicator.size) if communicator.rank == first else None
-        folder = communicator.gather(sentinel.folder if sentinel else "")[first]
+        folder = communicator.allgather(sentinel.folder if sentinel else "")[first]
         if folder:
             self._join(Path(folder))
         communicator.barrier()

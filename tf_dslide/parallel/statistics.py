@@ -10,9 +10,9 @@ class Counts:
 
     Attributes:
         exchanges: Exchanges that this rank took part in.
-        messages_sent: Messages handed to MPI, to all peers together.
-        bytes_sent: Bytes of these messages: the messages and 64 bytes of header a message, without
-            what MPI and the network add. The rank's own message is never sent and not counted.
+        messages_sent: Messages handed to MPI, to all peers together; two for one above 4 MiB.
+        bytes_sent: Bytes of these, 64 bytes of header a message among them, without what MPI and
+            the network add. The rank's own message is never sent and not counted.
         bytes_received: The same of the messages received.
         seconds_waiting: Seconds from when the messages were handed to MPI until all had come in.
     """

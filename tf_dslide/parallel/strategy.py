@@ -20,9 +20,11 @@ from tf_dslide._native.ops import ActiveLogits, Csr, SoftmaxTotals
 from tf_dslide._version import __version__
 from tf_dslide.layer_sharding import LayerSharding
 from tf_dslide.parallel import messages
-from tf_dslide.parallel.communicator import Communicator, LoneCommunicator, MPICommunicator
+from tf_dslide.parallel.communicator import Communicator
 from tf_dslide.parallel.exchanges import Exchanges, labels_within
 from tf_dslide.parallel.faults import install_fault_handlers
+from tf_dslide.parallel.lone import LoneCommunicator
+from tf_dslide.parallel.mpi import MPICommunicator
 from tf_dslide.parallel.statistics import Statistics
 
 
@@ -127,7 +129,7 @@ class MPIModelParallel:
     def _share_cores(self) -> None:
         """Threads for this rank: its part of the cores that it shares with others of its host."""
         cores = len(os.sched_getaffinity(0))
-        places = self.communicator.gather([os.uname().nodename, sorted(os.sched_getaffinity(0))])
+        places = self.communicator.allgather([os.uname().nodename, sorted(os.sched_getaffinity(0))])
         together = sum(place == places[self.rank] for place in places)
         self.threads = max(1, cores // together)
         if together == 1:

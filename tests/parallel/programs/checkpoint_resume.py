@@ -15,15 +15,15 @@ import tensorflow as tf
 
 from tests.parallel.checkpoint_cases import FEATURES, build, state_of, train
 from tf_dslide import LshSampler, SimHash
+from tf_dslide.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from tf_dslide.parallel import MPIModelParallel
-from tf_dslide.parallel.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 
 SAMPLER = {"hash": SimHash(bits=3, tables=5), "active": 24, "rebuild_every": 7}
 UNITS = 200
 
 
-def new_model(strategy: MPIModelParallel, seed: int) -> keras.Model:
-    return build(strategy, units=UNITS, sampler=LshSampler(**SAMPLER), seed=seed)
+def new_model(strategy: MPIModelParallel, seed: int, eager: bool = False) -> keras.Model:
+    return build(strategy, units=UNITS, sampler=LshSampler(**SAMPLER), seed=seed, eager=eager)
 
 
 def require_equal(found: keras.Model, wanted: keras.Model) -> None:
@@ -53,7 +53,7 @@ def through(folder: Path, strategy: MPIModelParallel) -> None:
 
 def other(folder: Path, strategy: MPIModelParallel) -> None:
     """Goes on from the last epoch on another number of ranks."""
-    model = new_model(strategy, 3)
+    model = new_model(strategy, 3, eager=True)
     checkpoint = Checkpoint(folder, strategy)
     assert checkpoint.resume(model) == 4
     np.testing.assert_allclose(predict(model), np.load(folder / "scores.npy"), atol=1e-4)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 import light  # noqa: F401
 import numpy as np
 
-from tf_dslide.parallel.communicator import Communicator, MPICommunicator
+from tf_dslide.parallel.communicator import Communicator
 from tf_dslide.parallel.faults import install_fault_handlers
+from tf_dslide.parallel.mpi import MPICommunicator
 
 # Far longer than any test waits.
 FOREVER = 100.0
@@ -20,7 +21,7 @@ FOREVER = 100.0
 def _exchange_forever(comm: Communicator) -> None:
     end = time.monotonic() + FOREVER
     while time.monotonic() < end:
-        comm.exchange("hidden", [b"abc"] * comm.size)
+        comm.alltoallv("hidden", [b"abc"] * comm.size)
 
 
 def _compute_forever() -> None:
@@ -34,7 +35,7 @@ def killed_while_others_wait(comm: Communicator) -> None:
     if comm.rank == 1:
         time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
-    comm.exchange("hidden", [b""] * comm.size)
+    comm.alltoallv("hidden", [b""] * comm.size)
 
 
 def killed_while_others_exchange(comm: Communicator) -> None:
@@ -109,46 +110,6 @@ def ended_with_exchange_in_thread(comm: Communicator) -> None:
     _compute_forever()
 
 
-def other_kind(comm: Communicator) -> None:
-    comm.barrier()
-    comm.exchange("softmax" if comm.rank == 1 else "hidden", [b""] * comm.size)
-    _exchange_forever(comm)
-
-
-def other_order(comm: Communicator) -> None:
-    kinds = ["hidden", "softmax"]
-    for kind in reversed(kinds) if comm.rank == 1 else kinds:
-        comm.exchange(kind, [bytes(8_000_000)] * comm.size)
-
-
-def one_more(comm: Communicator) -> None:
-    for _ in range(3 + (comm.rank == 1)):
-        comm.exchange("hidden", [b""] * comm.size)
-    comm.agree("the seed", 1)
-
-
-def disagreed(comm: Communicator) -> None:
-    comm.agree("the batch size", 32)
-    comm.agree("the batch size", 64 if comm.rank == 1 else 32)
-    _exchange_forever(comm)
-
-
-def disagreed_by_key(comm: Communicator) -> None:
-    settings = {"seed": 1, "versions": {"numpy": "2.4"}, "files": ["a", "b"]}
-    if comm.rank == 1:
-        settings |= {"versions": {"numpy": "1.26"}, "extra": True}
-    comm.agree("the settings", settings)
-    _exchange_forever(comm)
-
-
-def stuck(comm: Communicator) -> None:
-    comm.barrier()  # before that a rank may have started later than others
-    comm.timeout = 1
-    if comm.rank != 1:
-        comm.exchange("hidden", [b""] * comm.size)
-    _compute_forever()
-
-
 def caught(comm: Communicator) -> None:
     """A program that goes on to its end after a failure must not hang there."""
     try:
@@ -166,7 +127,7 @@ def raised_within_exchange(comm: Communicator) -> None:
     if comm.rank == 1:
         signal.signal(signal.SIGALRM, interrupt)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-        comm.exchange("hidden", [b""] * comm.size)
+        comm.alltoallv("hidden", [b""] * comm.size)
     _compute_forever()
 
 
@@ -178,7 +139,7 @@ def interrupted(comm: Communicator) -> None:
 
 def in_order(comm: Communicator) -> None:
     """Ranks that end at different times, the last message still on its way."""
-    comm.exchange("hidden", [bytes(3_000_000)] * comm.size)
+    comm.alltoallv("hidden", [bytes(3_000_000)] * comm.size)
     time.sleep(0.4 * comm.rank)
     print("whole", flush=True)
 
