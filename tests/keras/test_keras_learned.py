@@ -155,6 +155,7 @@ def test_equal_neurons_and_no_bias_are_nothing_to_learn_from():
     assert all((a == b).all() for a, b in zip(after, before, strict=True))
 
 
+@pytest.mark.slow
 def test_one_seed_one_training_and_seeds_differ():
     x, y = batch()
     runs = []
@@ -312,5 +313,6 @@ print(hashlib.sha256(b"".join(t.numpy().tobytes() for t in (*learned, codes))).h
 """
 
 
+@pytest.mark.levels
 def test_one_and_two_threads_learn_the_same_bits():
     assert run_python(LEARN, 1) == run_python(LEARN, 2)

@@ -148,6 +148,7 @@ def test_dense_input_is_as_good_as_sparse(data):
     np.testing.assert_array_equal(layer(x), layer(_sparse(data.features)))
 
 
+@pytest.mark.slow
 def test_learns_more_than_it_starts_with():
     train, test = make_preset("small"), make_preset("small", split="test")
     layer = adapted(train)

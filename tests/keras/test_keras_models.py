@@ -109,8 +109,8 @@ def test_every_kind_of_model_runs_and_agrees_with_dense(kind, sparse, data):
     ("kind", "sampler"),
     [
         pytest.param("functional", LshSampler(active=20), marks=SLOW),
-        ("subclassed", LshSampler(active=20)),
-        pytest.param("deferred", UniformSampler(20), marks=SLOW),
+        pytest.param("subclassed", LshSampler(active=20), marks=SLOW),
+        ("deferred", UniformSampler(20)),
     ],
     ids=["functional", "subclassed", "deferred"],
 )
@@ -305,9 +305,10 @@ def test_two_wide_outputs_as_a_list(data):
     close(found["second_precision_at_1"], (logits[1].argmax(1) == y + 30).mean())
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 @pytest.mark.parametrize(
     "sampler",
-    [AllNeurons(), pytest.param(UniformSampler(UNITS), marks=SLOW)],
+    [AllNeurons(), UniformSampler(UNITS)],
     ids=["all", "sampled"],
 )
 def test_one_layer_on_two_inputs(sampler, data):
@@ -481,6 +482,7 @@ def test_precision_equals_accuracy_while_training_with_a_stock_loss(data):
     close(history["precision_at_1"], history["accuracy"])
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 def test_inputs_of_rank_three(rng):
     x = rng.normal(size=(6, 4, DIM)).astype("float32")
     y = rng.integers(0, UNITS, (6, 4))
@@ -504,7 +506,8 @@ def test_inputs_of_rank_three(rng):
     )
 
 
-@pytest.mark.parametrize("how", ["masking", pytest.param("embedding", marks=SLOW)])
+@pytest.mark.usefixtures("eager_or_graph")
+@pytest.mark.parametrize("how", ["masking", "embedding"])
 def test_masks_count_as_on_dense(how, rng):
     lengths = [4, 1, 3, 0, 2, 4]
     y = rng.integers(0, UNITS, (6, 4))
@@ -579,6 +582,7 @@ def test_other_precisions_are_refused(layer, dtype):
         layer(4, dtype=dtype).build((None, 3))
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 def test_regularizers_and_constraints_as_on_dense(data):
     x, y = data
     keras.utils.set_random_seed(1)
@@ -678,7 +682,8 @@ def test_sample_and_class_weights_as_on_dense(data, rng):
     close(model.fit(x, y, **kwargs).history["loss"], twin.fit(x, y, **kwargs).history["loss"])
 
 
-@pytest.mark.parametrize("shape", [(6,), pytest.param((6, 1), marks=SLOW), (6, 4)], ids=str)
+@pytest.mark.usefixtures("eager_or_graph")
+@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 4)], ids=str)
 def test_sample_weights_of_sequences_as_on_dense(shape, rng):
     x = rng.normal(size=(6, 4, DIM)).astype("float32")
     model = keras.Sequential([keras.Input((4, DIM)), DSlideDense(UNITS, sampler=AllNeurons())])
@@ -726,6 +731,7 @@ def test_the_loss_works_on_any_logits(data):
     close(tape.gradient(total, variable), wanted)
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 def test_a_layer_after_the_logits_counts(data):
     """What changes the logits hides the lazy ones."""
     x, y = data
@@ -797,7 +803,8 @@ def test_label_prior_starts_from_the_frequencies():
         DSlideDense(3, bias_initializer=LabelPrior(counts)).build((None, 2))
 
 
-@pytest.mark.parametrize("kind", ["nested", pytest.param("wrapped", marks=SLOW)])
+@pytest.mark.usefixtures("eager_or_graph")
+@pytest.mark.parametrize("kind", ["nested", "wrapped"])
 def test_models_in_models_stay_lazy(kind, data):
     """What returns its input as it is keeps the lazy logits; TimeDistributed works, densely."""
     x, y = data

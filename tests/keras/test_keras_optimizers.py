@@ -19,7 +19,6 @@ from tf_dslide import (
     UniformSampler,
 )
 
-SLOW = pytest.mark.slow
 UNITS, DIM, BATCH = 40, 6, 8
 
 STOCK = {
@@ -58,6 +57,7 @@ def as_dense(gradients):
     return [tf.convert_to_tensor(g) for g in gradients]
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_optimizers_treat_row_sparse_gradients_as_dense_ones(name, data):
     """Several steps with changing rows, so that moments of rows not named count."""
@@ -83,6 +83,7 @@ def test_stock_optimizers_treat_row_sparse_gradients_as_dense_ones(name, data):
             close(found, wanted)
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 @pytest.mark.parametrize("name", ["momentum", "adam", "adagrad"])
 def test_stock_optimizers_train_as_on_dense(name, data):
     x, y = data
@@ -159,12 +160,13 @@ def test_clipping_inside_fit(data):
     close(model.get_weights()[0], twin.get_weights()[0].T)
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 @pytest.mark.parametrize(
     "kwargs",
     [
-        pytest.param({"use_ema": True, "ema_momentum": 0.8}, marks=SLOW),
+        {"use_ema": True, "ema_momentum": 0.8},
         {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2},
-        pytest.param({"gradient_accumulation_steps": 3}, marks=SLOW),
+        {"gradient_accumulation_steps": 3},
         {"gradient_accumulation_steps": 2, "clipnorm": 0.05},
         {"loss_scale_factor": 128.0},
         {"weight_decay": 0.2},
@@ -211,6 +213,7 @@ def test_gradient_accumulation_of_row_sparse_gradients(data):
     assert (layer.get_weights()[0] != start).any()
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 def test_loss_scaling_of_row_sparse_gradients(data):
     """The wrapper that mixed_float16 puts around an optimizer."""
     x, y = data
@@ -264,6 +267,7 @@ def test_optimizers_that_need_a_dense_gradient_warn_once():
     assert not warned(keras.optimizers.RMSprop())
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 def test_loss_scaling_skips_a_step_that_overflows(data):
     x, y = data
     model = wide_model(UNITS, DIM, sampler=UniformSampler(5))
@@ -276,14 +280,13 @@ def test_loss_scaling_skips_a_step_that_overflows(data):
         assert (found == wanted).all()
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 @pytest.mark.parametrize(
     "rate",
     [
-        pytest.param(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), marks=SLOW),
+        keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5),
         keras.optimizers.schedules.CosineDecay(0.1, 10, warmup_steps=2, warmup_target=0.2),
-        pytest.param(
-            keras.optimizers.schedules.PiecewiseConstantDecay([1, 2], [0.1, 0.01, 0.2]), marks=SLOW
-        ),
+        keras.optimizers.schedules.PiecewiseConstantDecay([1, 2], [0.1, 0.01, 0.2]),
     ],
     ids=lambda rate: type(rate).__name__,
 )
@@ -337,7 +340,7 @@ class AdamOfDenseGradients(keras.optimizers.Adam):
         super().apply(as_dense(grads), trainable_variables)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("eager_or_graph")
 def test_other_layers_train_under_sparse_adam_as_under_adam():
     keras.utils.set_random_seed(0)
     rng = np.random.default_rng(0)
@@ -389,6 +392,7 @@ def test_variables_without_gradient_stay():
     assert unused.numpy()[0] == 1.0
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 def test_all_rows_of_an_empty_step_stay():
     """A batch without features names no row; the step still counts."""
     model = keras.Sequential([keras.Input((5,), sparse=True), SparseDense(3), DSlideDense(20)])

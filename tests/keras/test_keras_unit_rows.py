@@ -50,6 +50,7 @@ def train(model, epochs=2):
     return model.fit(stream, epochs=epochs, verbose=0, shuffle=False).history["loss"]
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 def test_adagrad_is_that_of_keras():
     initial = 0.1  # so large that it does not matter where epsilon is added
     sampler = UniformSampler(20, seed=3)
@@ -77,6 +78,7 @@ def test_adagrad_on_slices_with_repeats_and_on_dense_gradients():
         np.testing.assert_allclose(variable.numpy(), start - steps * touched, atol=1e-6)
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 @pytest.mark.parametrize("optimizer", [SparseAdagrad, SparseAdam])
 @pytest.mark.parametrize("sampler", [None, UniformSampler(15), "AllNeurons"])
 def test_rows_have_length_one_as_keras_makes_them(optimizer, sampler):
@@ -126,6 +128,7 @@ def test_zeros_stay():
     np.testing.assert_array_equal(variable.numpy(), np.zeros((4, 3)))
 
 
+@pytest.mark.slow
 def test_save_and_load(tmp_path):
     model = network(SparseAdagrad(0.05, 0.1, epsilon=1e-6), UnitRows())
     train(model, 1)
