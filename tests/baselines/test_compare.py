@@ -193,6 +193,8 @@ def test_records_do_not_name_folders_of_this_machine(monkeypatch, tmp_path):
     )
 
 
+@pytest.mark.mpi
+@pytest.mark.comparison
 def test_a_method_that_fails_is_a_row_and_the_others_go_on(tmp_path):
     need_mpi()
     if METHODS["horovod-dense"].missing():
