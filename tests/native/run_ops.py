@@ -137,7 +137,7 @@ def run() -> dict[str, Array]:
     )
 
     view = ops.csc_from_csr(active, UNITS)
-    results |= {f"view_{name}": tensor for name, tensor in view._asdict().items()}
+    results |= {f"view_{name}": tensor for name, tensor in view.tensors()._asdict().items()}
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([x, coef.own])
         logits = ops.active_logits(x, view, kernel, bias)

@@ -85,7 +85,7 @@ def test_csr_from_sparse_says_what_is_wrong(entries, values, message):
 
 
 def assert_transposed(active, units):
-    got = ops.csc_from_csr(active_to_tf(active), units)
+    got = ops.csc_from_csr(active_to_tf(active), units).tensors()
     for actual, expected in zip(got, reference.csc_from_csr(active), strict=True):
         np.testing.assert_array_equal(actual, expected)
         assert actual.dtype == expected.dtype
