@@ -165,8 +165,8 @@ def test_hash_tables(problem, data):
         bucket_size=1000,
         seed=1,
     )
-    votes = reference.bucket_votes(codes, *expected)
-    assert reference.selection_faults(to_numpy(own), votes, labels, excluded, hashed) == []
+    collisions = reference.bucket_collisions(codes, *expected)
+    assert reference.selection_faults(to_numpy(own), collisions, labels, excluded, hashed) == []
 
 
 @settings
