@@ -217,31 +217,32 @@ def canonical_labels(rows: Sequence[Sequence[int]], units: int) -> Csr:
     return csr(result)
 
 
-def bucket_votes(codes: Array, bucket_ptr: Array, neuron_ids: Array) -> Array:
+def bucket_collisions(codes: Array, bucket_ptr: Array, neuron_ids: Array) -> Array:
     """In how many tables each row's bucket holds each neuron, `(rows, units)`."""
     rows, tables = codes.shape
-    votes = np.zeros((rows, neuron_ids.shape[1]), np.int64)
+    collisions = np.zeros((rows, neuron_ids.shape[1]), np.int64)
     for row in range(rows):
         for table in range(tables):
             begin, end = bucket_ptr[table, codes[row, table] :][:2]
-            votes[row, neuron_ids[table, begin:end]] += 1
-    return votes
+            collisions[row, neuron_ids[table, begin:end]] += 1
+    return collisions
 
 
 def selection_faults(
-    own: Csr, votes: Array, labels: Csr, excluded: Array | Sequence[int], hashed: int
+    own: Csr, collisions: Array, labels: Csr, excluded: Array | Sequence[int], hashed: int
 ) -> list[str]:
-    """What is wrong with a choice by votes from uncut buckets.
+    """What is wrong with a choice by collisions from uncut buckets.
 
-    A row must hold its labels, then the most voted neurons up to `hashed` that are not excluded.
+    A row must hold its labels, then up to `hashed` the neurons of most collisions that are not
+    excluded.
     """
-    units = votes.shape[1]
+    units = collisions.shape[1]
     faults = []
-    votes = votes.copy()
-    votes[:, np.asarray(excluded, np.int64)] = 0
+    collisions = collisions.copy()
+    collisions[:, np.asarray(excluded, np.int64)] = 0
     for row in range(labels.rows):
         ids, wanted = own.row(row), labels.row(row)
-        candidates = np.setdiff1d(np.flatnonzero(votes[row]), wanted)
+        candidates = np.setdiff1d(np.flatnonzero(collisions[row]), wanted)
         size = len(wanted) + min(max(0, hashed - len(wanted)), len(candidates))
         left, added = np.setdiff1d(candidates, ids), np.setdiff1d(ids, wanted)
         if (np.diff(ids) <= 0).any() or ((ids < 0) | (ids >= units)).any():
@@ -250,8 +251,10 @@ def selection_faults(
             faults.append(f"row {row}: a label is missing")
         elif len(ids) != size:
             faults.append(f"row {row}: {len(ids)} neurons, not {size}")
-        elif len(added) and len(left) and votes[row, added].min() < votes[row, left].max():
-            faults.append(f"row {row}: a neuron with more votes was left out")
+        elif (
+            len(added) and len(left) and collisions[row, added].min() < collisions[row, left].max()
+        ):
+            faults.append(f"row {row}: a neuron with more collisions was left out")
     return faults
 
 

@@ -109,52 +109,24 @@ Membership::Membership(const IdList& list)
   for (const int32_t id : list_) bits_[id >> 6] |= uint64_t{1} << (id & 63);
 }
 
-std::string CheckCscView(const CscView& view, int64_t rows, int64_t entries, int64_t units,
-                         const ParallelFor& parallel) {
-  if (view.splits[0] != 0 || view.splits[view.count] != entries) {
-    return "the neurons' splits must run from 0 to the number of entries, " +
-           std::to_string(entries);
+bool IsSound(const CscView& view, int64_t rows, int64_t entries) {
+  if (view.splits[0] != 0 || view.splits[view.count] != entries) return false;
+  for (int64_t u = 0; u < view.count; ++u) {
+    if (view.length(u) < 0 || view.neurons[u] < 0) return false;
+    if (u > 0 && view.neurons[u] <= view.neurons[u - 1]) return false;
   }
-  std::atomic<bool> sound{true};
-  parallel(view.count, 2 * kLook, [&](int64_t begin, int64_t end) {
-    uint32_t bad = 0;
-    for (int64_t u = begin; u < end; ++u) {
-      bad |= view.splits[u + 1] < view.splits[u];
-      bad |= static_cast<uint32_t>(view.neurons[u]) >= static_cast<uint32_t>(units);
-      bad |= u > 0 && view.neurons[u] <= view.neurons[u - 1];
-    }
-    if (bad != 0) sound = false;
-  });
-  const uint32_t row_limit = static_cast<uint32_t>(rows);
-  const uint32_t index_limit = static_cast<uint32_t>(entries);
-  parallel(entries, 2 * kLook, [&](int64_t begin, int64_t end) {
-    uint32_t bad = 0;
-    for (int64_t e = begin; e < end; ++e) {
-      bad |= static_cast<uint32_t>(view.entry_row[e]) >= row_limit;
-      bad |= static_cast<uint32_t>(view.entry_index[e]) >= index_limit;
-    }
-    if (bad != 0) sound = false;
-  });
-  const IdList& shared = view.shared_places;
-  const int64_t whole[] = {0, shared.count};
-  if (sound && IdsAreSound(whole, 1, shared.ids, shared.count, view.count, true, parallel)) {
-    return "";
+  std::vector<bool> named(entries);
+  for (int64_t e = 0; e < entries; ++e) {
+    const int64_t row = view.entry_row[e], index = view.entry_index[e];
+    if (row < 0 || row >= rows || index < 0 || index >= entries || named[index]) return false;
+    named[index] = true;
   }
-  return "the active sets seen by neuron do not belong to " + std::to_string(rows) +
-         " samples and " + std::to_string(units) + " units; make them with the Transpose op";
-}
-
-bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries, const ParallelFor& parallel) {
-  // As many places as entries: they differ if each place was named.
-  std::vector<std::atomic<uint8_t>> named(entries);
-  parallel(entries, kLook, [&](int64_t begin, int64_t end) {
-    for (int64_t e = begin; e < end; ++e) {
-      named[entry_index[e]].store(1, std::memory_order_relaxed);
-    }
-  });
-  return std::all_of(named.begin(), named.end(), [](const std::atomic<uint8_t>& place) {
-    return place.load(std::memory_order_relaxed) == 1;
-  });
+  int64_t before = -1;
+  for (const int32_t place : view.shared_places) {
+    if (place <= before || place >= view.count) return false;
+    before = place;
+  }
+  return true;
 }
 
 SharedNeurons SampleNeurons(int64_t units, int64_t count, const IdList& fixed,

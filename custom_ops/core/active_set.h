@@ -115,13 +115,8 @@ struct CscView {
   int32_t shared_neuron(int64_t s) const { return neurons[shared_places.ids[s]]; }
 };
 
-// Says what is wrong with a view of `entries` entries in `rows` samples; empty if nothing is. That
-// each entry has a place of its own is left to `EntriesAreDistinct`.
-std::string CheckCscView(const CscView& view, int64_t rows, int64_t entries, int64_t units,
-                         const ParallelFor& parallel);
-
-// Whether every place in [0, entries) is named once.
-bool EntriesAreDistinct(const int32_t* entry_index, int64_t entries, const ParallelFor& parallel);
+// Whether a view of `entries` entries in `rows` samples is one that `Transpose` could have written.
+bool IsSound(const CscView& view, int64_t rows, int64_t entries);
 
 // The transpose of a CSR with ascending rows and ids in [0, units), by a counting sort that goes
 // slab by slab of neurons so that its counters stay in the cache. Shared neurons stand in the view

@@ -272,21 +272,46 @@ class CscFromCsrOp : public OpKernel {
     OP_REQUIRES_OK(ctx, CsrInput(ctx, 0, units_, false, &active));
     IdList shared;
     OP_REQUIRES_OK(ctx, IdListInput(ctx, 2, units_, &shared));
-    const ParallelFor pool = PoolOf(ctx);
-    const Transpose transpose(active, shared, units_, pool);
-    Tensor *neurons, *splits, *entry_row, *entry_index, *shared_places;
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {transpose.count()}, &neurons));
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {transpose.count() + 1}, &splits));
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 2, {active.size()}, &entry_row));
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 3, {active.size()}, &entry_index));
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 4, {shared.count}, &shared_places));
-    transpose.Write(neurons->flat<int32_t>().data(), splits->flat<int64_t>().data(),
-                    entry_row->flat<int32_t>().data(), entry_index->flat<int32_t>().data(),
-                    shared_places->flat<int32_t>().data(), pool);
+    const ParallelFor parallel = PoolOf(ctx);
+    const Transpose transpose(active, shared, units_, parallel);
+    CscTensors made;
+    made.rows = active.rows;
+    const auto allocate = [ctx](tensorflow::DataType type, int64_t size, Tensor* tensor) {
+      return ctx->allocate_temp(type, TensorShape({size}), tensor);
+    };
+    using tensorflow::DT_INT32;
+    OP_REQUIRES_OK(ctx, allocate(DT_INT32, transpose.count(), &made.neurons));
+    OP_REQUIRES_OK(ctx, allocate(tensorflow::DT_INT64, transpose.count() + 1, &made.neuron_splits));
+    OP_REQUIRES_OK(ctx, allocate(DT_INT32, active.size(), &made.entry_row));
+    OP_REQUIRES_OK(ctx, allocate(DT_INT32, active.size(), &made.entry_index));
+    OP_REQUIRES_OK(ctx, allocate(DT_INT32, shared.count, &made.shared_places));
+    transpose.Write(made.neurons.flat<int32_t>().data(), made.neuron_splits.flat<int64_t>().data(),
+                    made.entry_row.flat<int32_t>().data(), made.entry_index.flat<int32_t>().data(),
+                    made.shared_places.flat<int32_t>().data(), parallel);
+    Tensor* view;
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {}, &view));
+    view->scalar<tensorflow::Variant>()() =
+        CscVariant{std::make_shared<const CscTensors>(std::move(made))};
   }
 
  private:
   int64_t units_;
+};
+
+// The tensors of a view, without a copy.
+class CscTensorsOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const CscTensors* tensors;
+    OP_REQUIRES_OK(ctx, CscTensorsInput(ctx, 0, &tensors));
+    ctx->set_output(0, tensors->neurons);
+    ctx->set_output(1, tensors->neuron_splits);
+    ctx->set_output(2, tensors->entry_row);
+    ctx->set_output(3, tensors->entry_index);
+    ctx->set_output(4, tensors->shared_places);
+  }
 };
 
 REGISTER_KERNEL_BUILDER(Name("DslideSelectFromTables").Device(DEVICE_CPU), SelectFromTablesOp);
@@ -297,6 +322,7 @@ REGISTER_KERNEL_BUILDER(Name("DslideLogImportanceWeights").Device(DEVICE_CPU),
 REGISTER_KERNEL_BUILDER(Name("DslideCanonicalLabels").Device(DEVICE_CPU), CanonicalLabelsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCsrFromSparse").Device(DEVICE_CPU), CsrFromSparseOp);
 REGISTER_KERNEL_BUILDER(Name("DslideCscFromCsr").Device(DEVICE_CPU), CscFromCsrOp);
+REGISTER_KERNEL_BUILDER(Name("DslideCscTensors").Device(DEVICE_CPU), CscTensorsOp);
 
 }  // namespace
 }  // namespace dslide

@@ -4,11 +4,12 @@
 #include <limits>
 
 #include "custom_ops/core/simd.h"
+#include "tensorflow/core/framework/variant_op_registry.h"
 #include "tensorflow/core/util/work_sharder.h"
 
 namespace dslide {
 
-using tensorflow::TensorShapeUtils;
+using tensorflow::TypeIndex;  // the macro below names it so
 using tensorflow::Var;
 
 ParallelFor PoolOf(OpKernelContext* ctx) {
@@ -104,22 +105,83 @@ absl::Status SharedInput(OpKernelContext* ctx, int index, int64_t rows, int64_t 
   return ExpectEqual(ctx, "columns of the shared neurons' values", input.dim_size(1), count);
 }
 
-absl::Status CscViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t entries,
-                          int64_t units, CscView* view) {
-  for (int i = index; i < index + 5; ++i) TF_RETURN_IF_ERROR(ExpectRank(ctx, i, 1));
-  const int64_t count = ctx->input(index).NumElements();
-  TF_RETURN_IF_ERROR(
-      ExpectEqual(ctx, "length of neuron_splits", ctx->input(index + 1).NumElements(), count + 1));
-  for (int i : {index + 2, index + 3}) {
-    TF_RETURN_IF_ERROR(ExpectEqual(ctx, "number of entries", ctx->input(i).NumElements(), entries));
+CscView CscTensors::view() const {
+  return {neurons.NumElements(),
+          neurons.flat<int32_t>().data(),
+          neuron_splits.flat<int64_t>().data(),
+          entry_row.flat<int32_t>().data(),
+          entry_index.flat<int32_t>().data(),
+          {shared_places.flat<int32_t>().data(), shared_places.NumElements()}};
+}
+
+std::string CscVariant::DebugString() const {
+  return "an active set of " + std::to_string(tensors->rows) + " rows and " +
+         std::to_string(tensors->neurons.NumElements()) + " neurons";
+}
+
+void CscVariant::Encode(tensorflow::VariantTensorData* data) const {
+  const CscTensors& t = *tensors;
+  data->set_type_name(TypeName());
+  data->set_metadata(t.rows);
+  for (const Tensor& tensor :
+       {t.neurons, t.neuron_splits, t.entry_row, t.entry_index, t.shared_places}) {
+    *data->add_tensors() = tensor;
   }
-  *view = {count,
-           ctx->input(index).flat<int32_t>().data(),
-           ctx->input(index + 1).flat<int64_t>().data(),
-           ctx->input(index + 2).flat<int32_t>().data(),
-           ctx->input(index + 3).flat<int32_t>().data(),
-           {ctx->input(index + 4).flat<int32_t>().data(), ctx->input(index + 4).NumElements()}};
-  return Invalid(ctx, CheckCscView(*view, rows, entries, units, PoolOf(ctx)));
+}
+
+bool CscVariant::Decode(const tensorflow::VariantTensorData& data) {
+  CscTensors t;
+  if (data.tensors_size() != 5 || !data.get_metadata(&t.rows)) return false;
+  Tensor* const to[] = {&t.neurons, &t.neuron_splits, &t.entry_row, &t.entry_index,
+                        &t.shared_places};
+  for (int i = 0; i < 5; ++i) {
+    *to[i] = data.tensors(i);
+    const auto type = i == 1 ? tensorflow::DT_INT64 : tensorflow::DT_INT32;
+    if (to[i]->dtype() != type || to[i]->dims() != 1) return false;
+  }
+  const int64_t entries = t.entry_row.NumElements();
+  if (t.neuron_splits.NumElements() != t.neurons.NumElements() + 1) return false;
+  if (t.entry_index.NumElements() != entries) return false;
+  if (!IsSound(t.view(), t.rows, entries)) return false;
+  tensors = std::make_shared<const CscTensors>(std::move(t));
+  return true;
+}
+
+namespace {
+
+// Tapes make a gradient of zeros for a view that a function hands on, and nobody reads it.
+absl::Status ZerosLikeView(OpKernelContext*, const CscVariant& view, CscVariant* zeros) {
+  *zeros = view;
+  return absl::OkStatus();
+}
+
+REGISTER_UNARY_VARIANT_DECODE_FUNCTION(CscVariant, "dslide::CscVariant");
+REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP,
+                                         tensorflow::DEVICE_CPU, CscVariant, ZerosLikeView);
+
+}  // namespace
+
+absl::Status CscTensorsInput(OpKernelContext* ctx, int index, const CscTensors** tensors) {
+  TF_RETURN_IF_ERROR(ExpectRank(ctx, index, 0));
+  const tensorflow::Variant& value = ctx->input(index).scalar<tensorflow::Variant>()();
+  const CscVariant* view = value.get<CscVariant>();
+  if (view != nullptr) {
+    *tensors = view->tensors.get();
+    return absl::OkStatus();
+  }
+  return Invalid(ctx, "a view must be what the CscFromCsr op made; received " + value.TypeName());
+}
+
+absl::Status CscViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t units,
+                          CscView* view) {
+  const CscTensors* tensors;
+  TF_RETURN_IF_ERROR(CscTensorsInput(ctx, index, &tensors));
+  TF_RETURN_IF_ERROR(ExpectEqual(ctx, "rows of the active sets", tensors->rows, rows));
+  *view = tensors->view();
+  if (view->count == 0 || view->neurons[view->count - 1] < units) return absl::OkStatus();
+  return Invalid(ctx, "the active sets hold neuron " +
+                          std::to_string(view->neurons[view->count - 1]) +
+                          ", which is outside [0, " + std::to_string(units) + ")");
 }
 
 absl::Status GradientFactorsInput(OpKernelContext* ctx, int index, int64_t units, CscView* view,
@@ -130,7 +192,8 @@ absl::Status GradientFactorsInput(OpKernelContext* ctx, int index, int64_t units
   const Tensor& coef = ctx->input(index + 1);
   *factors = {x.flat<float>().data(), x.dim_size(0), x.dim_size(1), coef.flat<float>().data(),
               nullptr};
-  TF_RETURN_IF_ERROR(CscViewInput(ctx, index + 3, factors->rows, coef.NumElements(), units, view));
+  TF_RETURN_IF_ERROR(CscViewInput(ctx, index + 3, factors->rows, units, view));
+  TF_RETURN_IF_ERROR(ExpectEqual(ctx, "length of coef", coef.NumElements(), view->size()));
   return SharedInput(ctx, index + 2, factors->rows, view->shared(), &factors->shared_coef);
 }
 

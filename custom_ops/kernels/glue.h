@@ -4,6 +4,7 @@
 #define TF_DSLIDE_KERNELS_GLUE_H_
 
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@
 #include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace dslide {
 
@@ -61,12 +64,36 @@ absl::Status IdListInput(OpKernelContext* ctx, int index, int64_t units, IdList*
 absl::Status SharedInput(OpKernelContext* ctx, int index, int64_t rows, int64_t count,
                          const float** values);
 
-// Five inputs from `index` on, checked against the samples, entries and units they speak of.
-absl::Status CscViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t entries,
-                          int64_t units, CscView* view);
+// The tensors of an active set that is seen from its neurons.
+struct CscTensors {
+  int64_t rows = 0;
+  Tensor neurons, neuron_splits, entry_row, entry_index, shared_places;
 
-// What the gradient of weights is computed from, eight inputs from `index` on: x, coef, shared_coef
-// and the five of a view.
+  CscView view() const;
+};
+
+// The same as one op hands it to others: in a scalar variant. It is checked where it is made, so
+// that readers need not look at its entries again.
+struct CscVariant {
+  std::shared_ptr<const CscTensors> tensors;
+
+  // What a variant asks of its values: TensorFlow writes those of constants to graphs. To read one
+  // fails if it is not sound.
+  std::string TypeName() const { return "dslide::CscVariant"; }
+  std::string DebugString() const;
+  void Encode(tensorflow::VariantTensorData* data) const;
+  bool Decode(const tensorflow::VariantTensorData& data);
+};
+
+// Input `index`, a scalar variant with the tensors that CscFromCsr made.
+absl::Status CscTensorsInput(OpKernelContext* ctx, int index, const CscTensors** tensors);
+
+// The same as a view, which must speak of so many samples, and of neurons in [0, units).
+absl::Status CscViewInput(OpKernelContext* ctx, int index, int64_t rows, int64_t units,
+                          CscView* view);
+
+// What the gradient of weights is computed from, four inputs from `index` on: x, coef, shared_coef
+// and a view.
 absl::Status GradientFactorsInput(OpKernelContext* ctx, int index, int64_t units, CscView* view,
                                   GradientFactors* factors);
 

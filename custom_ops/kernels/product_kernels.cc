@@ -15,18 +15,15 @@ class ActiveLogitsOp : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     LayerInput layer;
-    OP_REQUIRES_OK(ctx, layer.Lock(ctx, 6, use_bias_));
+    OP_REQUIRES_OK(ctx, layer.Lock(ctx, 2, use_bias_));
     if (check_input_) {
       OP_REQUIRES_OK(ctx, ExpectFinite(ctx, ctx->input(0), "the layer's input"));
     }
     const DenseScan scan = layer.scan();
-    const int64_t entries = ctx->input(4).NumElements();
     CscView view;
-    OP_REQUIRES_OK(ctx, CscViewInput(ctx, 1, scan.rows, entries, scan.units, &view));
-    OP_REQUIRES(ctx, EntriesAreDistinct(view.entry_index, entries, PoolOf(ctx)),
-                absl::InvalidArgumentError("entry_index must name every entry once"));
+    OP_REQUIRES_OK(ctx, CscViewInput(ctx, 1, scan.rows, scan.units, &view));
     Tensor *logits, *shared_logits;
-    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {entries}, &logits));
+    OP_REQUIRES_OK(ctx, Allocate(ctx, 0, {view.size()}, &logits));
     OP_REQUIRES_OK(ctx, Allocate(ctx, 1, {scan.rows, view.shared()}, &shared_logits));
     ActiveLogits(view, scan.x, scan.w, scan.bias, scan.d, logits->flat<float>().data(),
                  PoolOf(ctx));
@@ -76,15 +73,15 @@ class ActiveMatMulOp : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     Variables kernel;
-    OP_REQUIRES_OK(ctx, kernel.Lock(ctx, {8}, Variables::Access::kRead));
+    OP_REQUIRES_OK(ctx, kernel.Lock(ctx, {4}, Variables::Access::kRead));
     OP_REQUIRES_OK(ctx, ExpectMatrix(ctx, kernel));
-    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 0, 1));
-    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 7, 2));
-    const int64_t rows = ctx->input(7).dim_size(0), units = kernel.shape(0).dim_size(0);
+    OP_REQUIRES_OK(ctx, ExpectRank(ctx, 3, 2));
+    const int64_t rows = ctx->input(3).dim_size(0), units = kernel.shape(0).dim_size(0);
     const int64_t d = kernel.shape(0).dim_size(1);
-    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of like", ctx->input(7).dim_size(1), d));
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "columns of like", ctx->input(3).dim_size(1), d));
     CscView view;
-    OP_REQUIRES_OK(ctx, CscViewInput(ctx, 2, rows, ctx->input(0).NumElements(), units, &view));
+    OP_REQUIRES_OK(ctx, CscViewInput(ctx, 2, rows, units, &view));
+    OP_REQUIRES_OK(ctx, ExpectVector(ctx, 0, "length of coef", view.size()));
     const float* shared_coef;
     OP_REQUIRES_OK(ctx, SharedInput(ctx, 1, rows, view.shared(), &shared_coef));
     Tensor* y;

@@ -139,22 +139,32 @@ REGISTER_OP("DslideCscFromCsr")
     .Input("ids: int32")
     .Input("shared: int32")
     .Attr("units: int >= 1")
+    .Output("view: variant")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
+      c->set_output(0, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+An active set seen from its neurons, as compressed sparse columns.
+
+view: What other ops read; CscTensors tells what it holds.
+)doc");
+
+REGISTER_OP("DslideCscTensors")
+    .Input("view: variant")
     .Output("neurons: int32")
     .Output("neuron_splits: int64")
     .Output("entry_row: int32")
     .Output("entry_index: int32")
     .Output("shared_places: int32")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 1, 1}));
-      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
-      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
-      c->set_output(2, Like(c, 1));
-      c->set_output(3, Like(c, 1));
-      c->set_output(4, Like(c, 2));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {0}));
+      for (int i = 0; i < 5; ++i) c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
       return absl::OkStatus();
     })
     .Doc(R"doc(
-An active set seen from its neurons, as compressed sparse columns.
+The tensors of a view that CscFromCsr made.
 
 neurons: The distinct neurons, ascending, own and shared ones.
 neuron_splits: Entries [splits[u], splits[u + 1]) are those of neurons[u].

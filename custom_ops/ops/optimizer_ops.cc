@@ -44,9 +44,7 @@ One step of Adam on the rows named; gradients of a row named twice add up.
 
 REGISTER_OP("DslideRowGradientAdam")
     .DSLIDE_ADAM_INPUTS.DSLIDE_GRADIENT_FACTORS.SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      return CheckRanks(c, 3, {0, 0, 0, 2, 1, 2, 1, 1, 1, 1, 1});
-    })
+    .SetShapeFn([](InferenceContext* c) { return CheckRanks(c, 3, {0, 0, 0, 2, 1, 2, 0}); })
     .Doc(R"doc(
 One step of Adam on the neurons of a view, whose gradients never reach memory.
 )doc");
@@ -72,9 +70,7 @@ One step of Adagrad on the rows named; gradients of a row named twice add up.
 
 REGISTER_OP("DslideRowGradientAdagrad")
     .DSLIDE_ADAGRAD_INPUTS.DSLIDE_GRADIENT_FACTORS.SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      return CheckRanks(c, 2, {0, 0, 2, 1, 2, 1, 1, 1, 1, 1});
-    })
+    .SetShapeFn([](InferenceContext* c) { return CheckRanks(c, 2, {0, 0, 2, 1, 2, 0}); })
     .Doc(R"doc(
 One step of Adagrad on the neurons of a view, whose gradients never reach memory.
 )doc");

@@ -5,7 +5,8 @@ namespace {
 
 REGISTER_OP("DslideActiveLogits")
     .Input("x: float")
-    .DSLIDE_VIEW_INPUTS.Input("kernel: resource")
+    .Input("view: variant")
+    .Input("kernel: resource")
     .Input("bias: use_bias * resource")
     .Attr("use_bias: int >= 0")
     .Attr("check_input: bool = true")
@@ -13,9 +14,9 @@ REGISTER_OP("DslideActiveLogits")
     .Output("shared_logits: float")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 1, 1, 1, 1}));
-      c->set_output(0, Like(c, 4));
-      c->set_output(1, c->Matrix(c->Dim(c->input(0), 0), c->Dim(c->input(5), 0)));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 0}));
+      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(1, c->Matrix(c->Dim(c->input(0), 0), InferenceContext::kUnknownDim));
       return absl::OkStatus();
     })
     .Doc(R"doc(
@@ -42,13 +43,14 @@ y[row] = the sum over the row's ids of coef * kernel[id].
 REGISTER_OP("DslideActiveMatMul")
     .Input("coef: float")
     .Input("shared_coef: float")
-    .DSLIDE_VIEW_INPUTS.Input("like: float")
+    .Input("view: variant")
+    .Input("like: float")
     .Input("kernel: resource")
     .Output("y: float")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 2, 1, 1, 1, 1, 1, 2}));
-      c->set_output(0, Like(c, 7));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {1, 2, 0, 2}));
+      c->set_output(0, Like(c, 3));
       return absl::OkStatus();
     })
     .Doc(R"doc(
@@ -60,8 +62,8 @@ like: Any tensor of x's shape.
 REGISTER_OP("DslideRowGradient")
     .DSLIDE_GRADIENT_FACTORS.Output("gradient: float")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 2, 1, 1, 1, 1, 1}));
-      c->set_output(0, c->Matrix(c->Dim(c->input(3), 0), c->Dim(c->input(0), 1)));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 2, 0}));
+      c->set_output(0, c->Matrix(InferenceContext::kUnknownDim, c->Dim(c->input(0), 1)));
       return absl::OkStatus();
     })
     .Doc(R"doc(
@@ -71,8 +73,8 @@ The gradient of ActiveLogits by the kernel, a row for each neuron of the view.
 REGISTER_OP("DslideEntrySums")
     .DSLIDE_GRADIENT_FACTORS.Output("sums: float")
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 2, 1, 1, 1, 1, 1}));
-      c->set_output(0, Like(c, 3));
+      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 1, 2, 0}));
+      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
       return absl::OkStatus();
     })
     .Doc(R"doc(

@@ -56,15 +56,8 @@ inline int64_t IntAttr(InferenceContext* c, const char* name) {
 
 }  // namespace dslide
 
-#define DSLIDE_VIEW_INPUTS           \
-  Input("neurons: int32")            \
-      .Input("neuron_splits: int64") \
-      .Input("entry_row: int32")     \
-      .Input("entry_index: int32")   \
-      .Input("shared_places: int32")
-
 #define DSLIDE_GRADIENT_FACTORS \
-  Input("x: float").Input("coef: float").Input("shared_coef: float").DSLIDE_VIEW_INPUTS
+  Input("x: float").Input("coef: float").Input("shared_coef: float").Input("view: variant")
 
 #define DSLIDE_TOTALS \
   Input("top: float").Input("log_sum: float").Input("label_count: float").Input("upstream: float")

@@ -147,7 +147,7 @@ def test_phases_are_the_step_of_fit(args, data):
 def test_work_of_the_output_layer(step_and_counts):
     """Bytes are those of the arrays that a phase uses; operations are counted by entry."""
     step, counts = step_and_counts
-    view = step.own_view
+    view = step.own_view.tensors()
     arrays = [step.hidden, view.neurons, view.neuron_splits, view.entry_row, view.entry_index]
     neurons, entries = len(view.neurons), len(view.entry_row)
     moved = sum(array.numpy().nbytes for array in arrays)

@@ -137,7 +137,7 @@ def run() -> dict[str, Array]:
     )
 
     view = ops.csc_from_csr(active, UNITS)
-    results |= {f"view_{name}": tensor for name, tensor in view._asdict().items()}
+    results |= {f"view_{name}": tensor for name, tensor in view.tensors()._asdict().items()}
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([x, coef.own])
         logits = ops.active_logits(x, view, kernel, bias)
@@ -171,23 +171,23 @@ def run() -> dict[str, Array]:
     results["active_top_ids"], results["active_top_scores"] = ops.active_top_k(logits, active, 7)
     results["top_ids"], results["top_scores"] = ops.top_k(x, kernel, bias, 7)
 
-    results |= _connected(tf, ops)
+    results |= _sparse_linear(tf, ops)
     results |= _adam(tf, ops, ops.GradientFactors(x, *coef, view))
     return {name: np.asarray(result) for name, result in results.items()}
 
 
-def _connected(tf: Any, ops: Any) -> dict[str, Any]:
-    """Ops over connections: the active sets stand for features, the labels for labels."""
+def _sparse_linear(tf: Any, ops: Any) -> dict[str, Any]:
+    """Ops over a sparse kernel: the active sets stand for features, the labels for labels."""
     from tests.native.common import to_tf
 
     given = inputs()
     rows, labels = to_tf(given["active"].own), to_tf(given["labels"])
     splits, neurons, together = ops.cooccurrences(rows, UNITS, labels, UNITS, 20, 1.0)
     weights, bias = tf.Variable(tf.sin(together)), tf.Variable(given["bias"])
-    connections = ops.SparseKernel(splits, neurons, weights, bias, UNITS)
+    sparse_kernel = ops.SparseKernel(splits, neurons, weights, bias, UNITS)
     x = ops.Features(rows, tf.constant(given["coef"][: len(given["active"].own.ids)]))
     with tf.GradientTape() as tape:
-        active, logits = ops.sparse_linear_select(x, connections, labels, 9)
+        active, logits = ops.sparse_linear_select(x, sparse_kernel, labels, 9)
         given_logits = ops.ActiveLogits(logits, tf.zeros([ROWS, 0]))
         one_active = ops.ActiveSet(active, ops.no_neurons())
         loss = ops.binary_crossentropy(given_logits, one_active, labels)
@@ -195,10 +195,10 @@ def _connected(tf: Any, ops: Any) -> dict[str, Any]:
     results = {"splits": splits, "neurons": neurons, "together": together, "loss": loss}
     results |= {"active_splits": active.row_splits, "active_ids": active.ids, "active": logits}
     results |= {"by_weights": by_weights.values, "weights": by_weights.indices}
-    results |= {"by_bias": by_bias.values, "logits": ops.sparse_linear_logits(x, connections)}
-    results["top"] = ops.sparse_linear_top_k(x, connections, 7)[0]
-    results["softmax"], results["binary"] = ops.sparse_linear_losses(x, connections, labels)
-    return {f"connected_{name}": value for name, value in results.items()}
+    results |= {"by_bias": by_bias.values, "logits": ops.sparse_linear_logits(x, sparse_kernel)}
+    results["top"] = ops.sparse_linear_top_k(x, sparse_kernel, 7)[0]
+    results["softmax"], results["binary"] = ops.sparse_linear_losses(x, sparse_kernel, labels)
+    return {f"sparse_linear_{name}": value for name, value in results.items()}
 
 
 def _adam(tf: Any, ops: Any, parts: Any) -> dict[str, Any]:

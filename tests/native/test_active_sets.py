@@ -85,7 +85,7 @@ def test_csr_from_sparse_says_what_is_wrong(entries, values, message):
 
 
 def assert_transposed(active, units):
-    got = ops.csc_from_csr(active_to_tf(active), units)
+    got = ops.csc_from_csr(active_to_tf(active), units).tensors()
     for actual, expected in zip(got, reference.csc_from_csr(active), strict=True):
         np.testing.assert_array_equal(actual, expected)
         assert actual.dtype == expected.dtype
@@ -153,44 +153,44 @@ def random_tables(rng, rows, units, tables, buckets):
 
 @pytest.mark.parametrize("excluded_share", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize(("rows", "units"), SHAPES)
-def test_select_takes_labels_and_the_most_voted(rng, rows, units, excluded_share):
+def test_select_takes_labels_and_those_of_most_collisions(rng, rows, units, excluded_share):
     tables = random_tables(rng, rows, units, 9, 5)
-    votes = reference.bucket_votes(*tables)
+    collisions = reference.bucket_collisions(*tables)
     labels = random_csr(rng, rows, units, 4)
     excluded = np.flatnonzero(rng.random(units) < excluded_share)
     for hashed in (0, 3, 60, 10**9):
         got = select(tables, labels, excluded, hashed=hashed)
-        assert reference.selection_faults(got, votes, labels, excluded, hashed) == []
+        assert reference.selection_faults(got, collisions, labels, excluded, hashed) == []
 
 
 @pytest.mark.parametrize("tables", [1, 2, 7, 40])
-def test_select_finds_any_distribution_of_votes(rng, tables):
+def test_select_finds_any_distribution_of_collisions(rng, tables):
     # From neurons that are in all of a row's buckets to rows whose buckets are empty.
     near = rng.random((60, 1)) < rng.random((60, tables))
     neurons = np.where(near, 0, rng.integers(0, 4, (60, tables)))
     codes = np.concatenate([np.zeros((20, tables), int), rng.integers(0, 5, (45, tables))])
     asked = (codes, *reference.build_tables(neurons, 5))
-    votes = reference.bucket_votes(*asked)
+    collisions = reference.bucket_collisions(*asked)
     labels = random_csr(rng, 65, 60, 6)
     for hashed in range(0, 61, 3):
         for excluded in ([], [1, 59], range(20, 60)):
             got = select(asked, labels, [*excluded], hashed=hashed)
-            assert reference.selection_faults(got, votes, labels, excluded, hashed) == []
+            assert reference.selection_faults(got, collisions, labels, excluded, hashed) == []
 
 
 @pytest.mark.parametrize("tables", [1, 254, 255, 256, 300])
-def test_select_counts_the_votes_of_any_number_of_tables(rng, tables):
-    # Neuron 7 is in all buckets that are asked: as many votes as there are tables.
+def test_select_counts_the_collisions_of_any_number_of_tables(rng, tables):
+    # Neuron 7 is in all buckets that are asked: as many collisions as there are tables.
     neurons = rng.integers(0, 2, size=(40, tables))
     neurons[7] = 0
     asked = (np.zeros((3, tables), np.int32), *reference.build_tables(neurons, 2))
-    votes = reference.bucket_votes(*asked)
-    assert votes[0, 7] == tables
+    collisions = reference.bucket_collisions(*asked)
+    assert collisions[0, 7] == tables
     labels = csr([[], [0, 1, 2], [7]])
     for hashed in (1, 4, 20):
         for excluded in ([], [7], [2, 7, 30]):
             got = select(asked, labels, excluded, hashed=hashed)
-            assert reference.selection_faults(got, votes, labels, excluded, hashed) == []
+            assert reference.selection_faults(got, collisions, labels, excluded, hashed) == []
 
 
 def test_select_keeps_all_labels_of_a_row_with_more_than_hashed(rng):
@@ -227,11 +227,11 @@ def test_select_cuts_long_buckets_to_a_window():
 
 def test_select_from_cut_buckets_takes_candidates_only(rng):
     tables = random_tables(rng, 60, 500, 7, 3)
-    votes = reference.bucket_votes(*tables)
+    collisions = reference.bucket_collisions(*tables)
     labels = random_csr(rng, 60, 500, 3)
     for row, got in enumerate(select_lists(tables, labels, hashed=10**6, bucket_size=20)):
         added = np.setdiff1d(got, labels.row(row))
-        assert (votes[row, added] > 0).all()
+        assert (collisions[row, added] > 0).all()
         # Seven buckets give 20 each, some of them the same.
         assert 20 <= len(got) <= 7 * 20 + 3
 
@@ -264,24 +264,24 @@ def test_select_names_a_code_out_of_range(rng, code):
         select(tables, csr([[]] * 4), hashed=5)
 
 
-# Neurons with enough votes, as they come.
-def enough_votes(votes, labels, excluded, least, row):
+# Neurons with enough collisions, as they come.
+def enough_collisions(collisions, labels, excluded, least, row):
     """The neurons besides its labels that a row may take."""
-    candidates = np.flatnonzero(votes[row] >= least)
+    candidates = np.flatnonzero(collisions[row] >= least)
     return np.setdiff1d(candidates, np.append(excluded, labels.row(row)))
 
 
 @pytest.mark.parametrize("least", [1, 2, 4, 9, 10])
 @pytest.mark.parametrize(("rows", "units"), SHAPES)
-def test_select_takes_any_with_enough_votes(rng, rows, units, least):
+def test_select_takes_any_with_enough_collisions(rng, rows, units, least):
     tables = random_tables(rng, rows, units, 9, 5)
-    votes = reference.bucket_votes(*tables)
+    collisions = reference.bucket_collisions(*tables)
     labels = random_csr(rng, rows, units, 4)
     excluded = np.flatnonzero(rng.random(units) < 0.1)
     for hashed in (0, 3, 60, 10**9):
         got = select(tables, labels, excluded, hashed=hashed, min_collisions=least)
         for row in range(rows):
-            allowed = enough_votes(votes, labels, excluded, least, row)
+            allowed = enough_collisions(collisions, labels, excluded, least, row)
             added = np.setdiff1d(got.row(row), labels.row(row))
             assert np.isin(labels.row(row), got.row(row)).all()
             assert np.isin(added, allowed).all()
@@ -296,12 +296,12 @@ def in_order(tables, row, key, least):
     for j in range(len(order)):
         other = j + (reference.mix(reference.mix(~key % 2**64, row) ^ j) * (len(order) - j) >> 64)
         order[j], order[other] = order[other], order[j]
-    votes, found = np.zeros(ids.shape[1], int), []
+    collisions, found = np.zeros(ids.shape[1], int), []
     for table in order:
         begin, end = ptr[table, codes[row, table] :][:2]
         for neuron in ids[table, begin:end]:
-            votes[neuron] += 1
-            if votes[neuron] == least:
+            collisions[neuron] += 1
+            if collisions[neuron] == least:
                 found.append(int(neuron))
     return found
 
@@ -338,11 +338,11 @@ def test_the_first_table_of_a_union_is_any_equally_often():
 
 @pytest.mark.parametrize("least", [1, 2, 70, 2000])
 @pytest.mark.parametrize(("rows", "units"), SHAPES)
-def test_a_batch_takes_any_with_enough_votes(rng, rows, units, least):
+def test_a_batch_takes_any_with_enough_collisions(rng, rows, units, least):
     tables = random_tables(rng, rows, units, 9, 5)
-    votes = reference.bucket_votes(*tables).sum(0)
+    collisions = reference.bucket_collisions(*tables).sum(0)
     excluded = np.flatnonzero(rng.random(units) < 0.1)
-    allowed = np.setdiff1d(np.flatnonzero(votes >= least), excluded)
+    allowed = np.setdiff1d(np.flatnonzero(collisions >= least), excluded)
     for hashed in (0, 3, 60, 10**9):
         got = select_for_batch(tables, excluded, hashed=hashed, min_collisions=least)
         assert (np.diff(got) > 0).all()
@@ -352,11 +352,11 @@ def test_a_batch_takes_any_with_enough_votes(rng, rows, units, least):
         assert len(added) == min(len(allowed), hashed)
 
 
-def test_a_batch_takes_all_with_enough_votes_equally_often(rng):
+def test_a_batch_takes_all_with_enough_collisions_equally_often(rng):
     tables = random_tables(rng, 50, 60, 9, 3)
-    votes = reference.bucket_votes(*tables).sum(0)
-    least = int(np.sort(votes)[20])
-    allowed = np.flatnonzero(votes >= least)
+    collisions = reference.bucket_collisions(*tables).sum(0)
+    least = int(np.sort(collisions)[20])
+    allowed = np.flatnonzero(collisions >= least)
     draws, size = 600, 10
     chosen = [
         select_for_batch(tables, hashed=size, step=step, min_collisions=least)
@@ -464,21 +464,21 @@ def select_for_batch(tables, excluded=(), step=1, *, hashed, bucket_size=10**6, 
 
 @pytest.mark.parametrize("excluded_share", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize(("rows", "units"), SHAPES)
-def test_a_batch_selects_those_with_most_votes_of_all_rows(rng, rows, units, excluded_share):
+def test_a_batch_selects_those_with_most_collisions_with_all_rows(rng, rows, units, excluded_share):
     tables = random_tables(rng, rows, units, 9, 5)
-    # The batch's votes are those of one row, which may have no labels.
-    votes = reference.bucket_votes(*tables).sum(0, keepdims=True)
+    # The batch's collisions are those of one row, which may have no labels.
+    collisions = reference.bucket_collisions(*tables).sum(0, keepdims=True)
     excluded = np.flatnonzero(rng.random(units) < excluded_share)
     for hashed in (0, 3, 60, 10**9):
         got = select_for_batch(tables, excluded, hashed=hashed)
         assert np.isin(excluded, got).all()
         added = csr([np.setdiff1d(got, excluded)])
-        assert reference.selection_faults(added, votes, csr([[]]), excluded, hashed) == []
+        assert reference.selection_faults(added, collisions, csr([[]]), excluded, hashed) == []
         assert (np.diff(got) > 0).all()
 
 
-def test_a_batch_decides_equal_votes_by_chance():
-    # One bucket holds all: each neuron has one vote, and all are chosen equally often.
+def test_a_batch_decides_equal_collisions_by_chance():
+    # One bucket holds all: each neuron has one collision, and all are chosen equally often.
     units, size, draws = 40, 10, 500
     tables = (np.zeros((1, 1), np.int32), np.array([[0, units]]), np.arange(units)[None])
     chosen = [select_for_batch(tables, hashed=size, step=step) for step in range(draws)]
@@ -510,7 +510,7 @@ def test_a_batch_selection_is_a_function_of_seed_and_step(rng):
 
 
 @pytest.mark.parametrize(("rows", "tables"), [(0, 3), (3, 0), (0, 0)])
-def test_a_batch_without_votes_gives_the_excluded(rows, tables):
+def test_a_batch_without_collisions_gives_the_excluded(rows, tables):
     ids = np.tile(np.arange(20, dtype=np.int32), (tables, 1))
     ptr = np.tile(np.array([0, 20], np.int32), (tables, 1))
     asked = (np.zeros((rows, tables)), ptr, ids)

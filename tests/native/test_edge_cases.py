@@ -83,13 +83,13 @@ def test_labels_with_padding_and_repetition(case):
 @hypothesis.given(problems())
 def test_transposing_twice_changes_nothing(problem):
     _, kernel, _, active, _ = problem
-    view = ops.csc_from_csr(active_to_tf(active), len(kernel))
-    for got, expected in zip(view, reference.csc_from_csr(active), strict=True):
+    tensors = ops.csc_from_csr(active_to_tf(active), len(kernel)).tensors()
+    for got, expected in zip(tensors, reference.csc_from_csr(active), strict=True):
         np.testing.assert_array_equal(got, expected)
     # Rows of neurons, seen from the samples, are the rows' own neurons again.
-    by_neuron = ops.ActiveSet(ops.Csr(view.neuron_splits, view.entry_row), ops.no_neurons())
-    backwards = ops.csc_from_csr(by_neuron, max(1, active.own.rows))
-    neurons = np.repeat(view.neurons, np.diff(view.neuron_splits))
+    by_neuron = ops.ActiveSet(ops.Csr(tensors.neuron_splits, tensors.entry_row), ops.no_neurons())
+    backwards = ops.csc_from_csr(by_neuron, max(1, active.own.rows)).tensors()
+    neurons = np.repeat(tensors.neurons, np.diff(tensors.neuron_splits))
     np.testing.assert_array_equal(neurons[backwards.entry_index], active.own.ids)
 
 
@@ -165,8 +165,8 @@ def test_hash_tables(problem, data):
         bucket_size=1000,
         seed=1,
     )
-    votes = reference.bucket_votes(codes, *expected)
-    assert reference.selection_faults(to_numpy(own), votes, labels, excluded, hashed) == []
+    collisions = reference.bucket_collisions(codes, *expected)
+    assert reference.selection_faults(to_numpy(own), collisions, labels, excluded, hashed) == []
 
 
 @settings

@@ -114,9 +114,9 @@ def test_hashes_at_each_level(results):
     np.testing.assert_array_equal(results["bucket_ptr"], ptr)
     np.testing.assert_array_equal(results["neuron_ids"], ids)
     own = Csr(results["whole_splits"], results["whole_ids"])
-    votes = reference.bucket_votes(results["row_codes"], ptr, ids)
+    collisions = reference.bucket_collisions(results["row_codes"], ptr, ids)
     excluded = given["active"].shared
-    assert reference.selection_faults(own, votes, given["labels"], excluded, 300) == []
+    assert reference.selection_faults(own, collisions, given["labels"], excluded, 300) == []
 
 
 def test_shared_neurons_at_each_level(results):

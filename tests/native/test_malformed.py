@@ -32,13 +32,7 @@ ACTIVE = {"row_splits": int64(0, 2, 2, 5), "ids": int32(1, 4, 0, 1, 5)}
 # Of the shared neurons, 2 is no row's own and 4 one row's.
 SHARED_IDS = int32(2, 4)
 LABELS = {"label_splits": int64(0, 1, 1, 3), "label_ids": int32(4, 0, 5)}
-VIEW = {
-    "neurons": int32(0, 1, 2, 4, 5),
-    "neuron_splits": int64(0, 1, 3, 3, 4, 5),
-    "entry_row": int32(2, 0, 2, 0, 2),
-    "entry_index": int32(2, 0, 3, 1, 4),
-    "shared_places": int32(2, 3),
-}
+VIEW = {"view": RAW.dslide_csc_from_csr(**ACTIVE, shared=SHARED_IDS, units=UNITS)}
 # Two tables of two buckets; sample r has the codes CODES[r].
 CODES = tf.constant([[0, 1], [1, 1], [0, 0]])
 TABLES = {
@@ -197,6 +191,7 @@ SOUND = {
         "columns": UNITS,
     },
     "csc_from_csr": lambda: {**ACTIVE, "shared": SHARED_IDS, "units": UNITS},
+    "csc_tensors": lambda: VIEW,
     "active_logits": lambda: {"x": X, **VIEW, **layer()},
     "csr_mat_mul": lambda: {"coef": COEF, **ACTIVE, "kernel": variable(UNITS, D), "columns": UNITS},
     "active_mat_mul": lambda: {**COEFS, **VIEW, "like": X, "kernel": variable(UNITS, D)},
@@ -502,12 +497,68 @@ def test_wrong_number_of_entries(keep_zeros):
         assert f"must be {right}; received {number}" in message
 
 
-# Active sets seen by neuron.
-VIEWED = ("active_logits", "active_mat_mul", "row_gradient", "entry_sums", "row_gradient_adam")
+# Active sets seen by neuron. Their ids are checked where a view is made (`csc_from_csr` above);
+# those who read it compare it with what they have besides.
+VIEWED = [op for op, make in SOUND.items() if "view" in make()]
 viewed_case = pytest.mark.parametrize("op", VIEWED)
 
 
+def view_of(rows, *, shared=(2, 4), units=UNITS):
+    row_splits = np.cumsum([0, *map(len, rows)])
+    ids = int32(*(id_ for row in rows for id_ in row))
+    return RAW.dslide_csc_from_csr(
+        row_splits=int64(*row_splits), ids=ids, shared=int32(*shared), units=units
+    )
+
+
+def test_viewed_ops_are_here():
+    assert len(VIEWED) == 7
+
+
 @viewed_case
+def test_variants_that_are_no_views(op):
+    lists = tf.raw_ops.EmptyTensorList(
+        element_shape=int32(), max_num_elements=3, element_dtype=tf.float32
+    )
+    message = assert_refused(op, view=lists)
+    assert "CscFromCsr" in message
+    assert "TensorList" in message
+
+
+# TensorFlow writes the views of constants to graphs. One that was changed there is not read.
+TENSORS = {
+    "neurons": (0, 1, 2, 4, 5),
+    "neuron_splits": (0, 1, 3, 3, 4, 5),
+    "entry_row": (2, 0, 2, 0, 2),
+    "entry_index": (2, 0, 3, 1, 4),
+    "shared_places": (2, 3),
+}
+
+
+def decoded_view(rows=ROWS, dtypes=None, **tensors):
+    proto = tf.make_tensor_proto(0)
+    proto.dtype = tf.variant.as_datatype_enum
+    proto.ClearField("int_val")
+    value = proto.variant_val.add()
+    value.type_name = "dslide::CscVariant"
+    value.metadata = np.int64(rows).tobytes()
+    for name, values in (TENSORS | tensors).items():
+        dtype = tf.int64 if name == "neuron_splits" else tf.int32
+        value.tensors.append(tf.make_tensor_proto(values, (dtypes or {}).get(name, dtype)))
+    return tf.io.parse_tensor(proto.SerializeToString(), tf.variant)
+
+
+def test_views_written_and_read():
+    for view in (
+        decoded_view(),
+        tf.io.parse_tensor(tf.io.serialize_tensor(VIEW["view"]), tf.variant),
+    ):
+        for got, expected in zip(
+            call("csc_tensors", {"view": view}), TENSORS.values(), strict=True
+        ):
+            np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -519,6 +570,7 @@ viewed_case = pytest.mark.parametrize("op", VIEWED)
         ("neurons", (0, 1, 2, 4)),
         ("neurons", (0, 1, 2, 3, 4, 5)),
         ("neurons", ()),
+        ("neurons", [[0, 1, 2, 4, 5]]),
         ("neuron_splits", (0, 3, 1, 3, 4, 5)),
         ("neuron_splits", (1, 1, 3, 3, 4, 5)),
         ("neuron_splits", (0, 1, 3, 3, 4, 4)),
@@ -539,31 +591,49 @@ viewed_case = pytest.mark.parametrize("op", VIEWED)
         ("entry_index", (2, 0, NNZ, 1, 4)),
         ("entry_index", (2, 0, -1, 1, 4)),
         ("entry_index", (2, 0, 3, 1, 4, 0)),
+        ("entry_index", (2, 0, 3, 0, 4)),
     ],
 )
-def test_wrong_views(op, name, values):
-    make = int64 if name == "neuron_splits" else int32
-    assert_refused(op, **{name: make(*values)})
+def test_wrong_views_are_not_read(name, values):
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decoded_view(**{name: values})
 
 
-@pytest.mark.parametrize("op", ["active_logits", "active_mat_mul", "row_gradient_adam"])
+def test_other_views_are_not_read():
+    for changes in ({"rows": 2}, {"rows": -1}, {"dtypes": {"neurons": tf.int64}}):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            decoded_view(**changes)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decoded_view(one_more=(1, 2))
+
+
+@pytest.mark.parametrize("op", [op for op in VIEWED if op != "csc_tensors"])
+@pytest.mark.parametrize(
+    "rows", [[[1, 4], [], [0, 1, 5], []], [[1, 4], [0, 1, 5]], []], ids=["more", "fewer", "none"]
+)
+def test_views_of_other_rows(op, rows):
+    message = assert_refused(op, view=view_of(rows))
+    assert f"must be {ROWS}; received {len(rows)}" in message
+
+
+@pytest.mark.parametrize(
+    "op", ["active_logits", "active_mat_mul", "row_gradient_adam", "row_gradient_adagrad"]
+)
 def test_neurons_beyond_the_kernel(op):
-    for neuron in (UNITS, 2**31 - 1):
-        assert_refused(op, neurons=int32(0, 1, 2, 4, neuron))
-        assert_refused(op, neurons=int32(0, 1, 2, 4, neuron), shared_places=int32(3, 4))
+    for neuron in (UNITS, 2**31 - 2):
+        rows = [[1, 4], [], [0, 1, neuron]]
+        assert str(neuron) in assert_refused(op, view=view_of(rows, units=neuron + 1))
+        rows = [[1, 4], [], [0, 1, 5]]
+        assert_refused(op, view=view_of(rows, shared=(2, neuron), units=neuron + 1))
 
 
-@pytest.mark.parametrize("op", [op for op in VIEWED if op != "active_logits"])
-def test_wrong_number_of_shared_places(op):
+@pytest.mark.parametrize("op", [op for op in VIEWED if op not in ("active_logits", "csc_tensors")])
+def test_views_of_other_sizes(op):
     # Logits are made for as many as there are.
-    for places in ((), (2,), (2, 3, 4)):
-        assert_refused(op, shared_places=int32(*places))
-
-
-def test_two_entries_in_one_place():
-    # Some logits would never be written.
-    assert_refused("active_logits", entry_index=int32(2, 0, 3, 0, 4))
-    assert_refused("active_logits", entry_index=int32(4, 0, 3, 1, 4))
+    assert_refused(op, view=view_of([[1, 4], [], [0, 1]]))
+    assert_refused(op, view=view_of([[1, 4], [], [0, 1, 3, 5]]))
+    for shared in ((), (2,), (2, 3, 4)):
+        assert_refused(op, view=view_of([[1, 4], [], [0, 1, 5]], shared=shared))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Logits over active sets, sparse matrix products, and the gradients of both."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,7 +21,7 @@ from tests.native.common import (
     values_to_tf,
 )
 from tests.reference import ActiveSet, csr, sum_bound
-from tf_dslide._native import ops
+from tf_dslide._native import factored_slices, ops
 
 
 class Problem:
@@ -352,6 +354,36 @@ def test_products_of_keras_variables(rng):
     by_kernel = tape.gradient(objective, kernel.value)
     expected = reference.row_gradient(p.x, p.coef, p.listed, 30)
     assert_within(slices_to_dense(by_kernel, (30, 9)), expected, p.neuron_bound())
+
+
+@pytest.mark.parametrize("in_graph", [True, False])
+def test_a_large_gradient_that_is_made_dense_is_told_once(rng, in_graph, monkeypatch):
+    monkeypatch.setattr(factored_slices, "_warned_of_dense_gradient", False)
+    active = random_active_set(rng, 3, 70_000, 20, 5)
+    view = ops.csc_from_csr(active_to_tf(active), 70_000)
+
+    def sums(width):
+        kernel = tf.Variable(tf.ones([70_000, width]))
+
+        def call():
+            with tf.GradientTape() as tape:
+                logits = ops.active_logits(tf.ones([3, width]), view, kernel)
+            slices = tape.gradient(logits.own, kernel)
+            # What Keras casts keeps its rows, but not its class.
+            cast = tf.IndexedSlices(slices.values, slices.indices, slices.dense_shape)
+            return tf.reduce_sum(tf.convert_to_tensor(cast))
+
+        return (tf.function(call) if in_graph else call)()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        small = sums(1)
+    with pytest.warns(UserWarning, match="all 4,480,000 weights"):
+        large = sums(64)
+    assert large == 64 * small
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sums(64)
 
 
 def test_reading_and_writing_keep_their_order_inside_a_graph(rng):

@@ -161,21 +161,21 @@ def test_labels():
             reference.canonical_labels([[0], [1, bad]], 5)
 
 
-def test_bucket_votes(rng):
+def test_bucket_collisions(rng):
     neuron_codes, codes = rng.integers(0, 3, size=(8, 4)), rng.integers(0, 3, size=(5, 4))
     ptr, ids = reference.build_tables(neuron_codes, 3)
-    votes = reference.bucket_votes(codes, ptr, ids)
+    collisions = reference.bucket_collisions(codes, ptr, ids)
     for row, neuron in itertools.product(range(5), range(8)):
-        assert votes[row, neuron] == sum(codes[row] == neuron_codes[neuron])
+        assert collisions[row, neuron] == sum(codes[row] == neuron_codes[neuron])
 
 
 def test_selection_faults():
-    votes, labels = np.array([[0, 3, 1, 1, 2, 0]]), csr([[0]])
+    collisions, labels = np.array([[0, 3, 1, 1, 2, 0]]), csr([[0]])
 
     def faults(ids, hashed=3, excluded=()):
-        return reference.selection_faults(csr([ids]), votes, labels, excluded, hashed)
+        return reference.selection_faults(csr([ids]), collisions, labels, excluded, hashed)
 
-    # 0 is the label, 1 and 4 have the most votes.
+    # 0 is the label, 1 and 4 have the most collisions.
     assert faults([0, 1, 4]) == []
     # Ties: one of 2 and 3.
     assert faults([0, 1, 2, 4], hashed=4) == []
@@ -188,7 +188,7 @@ def test_selection_faults():
     assert faults([0, 3, 4], excluded=[0, 1, 2]) == []
     assert faults([0, 3], excluded=[1, 2, 4, 5]) == []
 
-    assert "more votes" in faults([0, 1, 4], excluded=[1])[0]
+    assert "more collisions" in faults([0, 1, 4], excluded=[1])[0]
     assert "3 neurons, not 2" in faults([0, 3, 4], excluded=[1, 2, 4])[0]
     assert "a label is missing" in faults([1, 2, 4])[0]
     assert "3 neurons, not 5" in faults([0, 1, 4], hashed=5)[0]
@@ -196,8 +196,8 @@ def test_selection_faults():
     assert "not ascending" in faults([0, 4, 1])[0]
     assert "not ascending" in faults([0, 1, 1])[0]
     assert "not ascending" in faults([0, 1, 6])[0]
-    assert "more votes" in faults([0, 1, 2])[0]
-    assert "more votes" in faults([0, 1, 5])[0]
+    assert "more collisions" in faults([0, 1, 2])[0]
+    assert "more collisions" in faults([0, 1, 5])[0]
 
 
 def test_log_shares():

@@ -60,7 +60,7 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
         env=os.environ | OPTIONS | environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
     )
 
@@ -129,6 +129,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.sanitizers
+@pytest.mark.timeout(1800)  # the first run compiles all
 @pytest.mark.parametrize(("sanitizer", "level"), RUNS)
 def test_core_is_clean(program, sanitizer, level):
     if NEEDED[level] not in Path("/proc/cpuinfo").read_text():
@@ -140,6 +141,7 @@ def test_core_is_clean(program, sanitizer, level):
 
 
 @pytest.mark.sanitizers
+@pytest.mark.timeout(1800)
 def test_sanitizer_sees_what_it_should(program, tmp_path):
     """A deliberate overrun of the same build is caught: the check above cannot pass in vain."""
     program("address")

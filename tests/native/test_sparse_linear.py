@@ -1,4 +1,4 @@
-"""Ops over connections of features with neurons, against dense NumPy."""
+"""Ops over sparse kernels, against dense NumPy."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.native.common import assert_within, floats, lists, random_csr, slices
 from tests.reference import UNIT_ROUNDOFF, csr
 from tf_dslide._native import ops
 
-# Rows, features, units, connections a feature at most.
+# Rows, features, units, weights a feature at most.
 CASES = [
     (0, 1, 1, 1),
     (1, 1, 1, 1),
@@ -37,7 +37,7 @@ class Problem:
         self.variables = [tf.Variable(self.weights)]
         if use_bias:
             self.variables.append(tf.Variable(self.bias))
-        self.connections = ops.SparseKernel(
+        self.kernel = ops.SparseKernel(
             splits, ids, self.variables[0], self.variables[1] if use_bias else None, units
         )
 
@@ -51,16 +51,16 @@ class Problem:
         kernel[self.neurons.entry_rows(), self.neurons.ids] = self.weights
         return self.dense_x() @ kernel + self.bias
 
-    def voted(self):
-        """Which neurons each row's features are connected with."""
-        connected = np.zeros((self.features, self.units))
-        connected[self.neurons.entry_rows(), self.neurons.ids] = 1
+    def reached(self):
+        """Which neurons each row's features have weights for."""
+        there = np.zeros((self.features, self.units))
+        there[self.neurons.entry_rows(), self.neurons.ids] = 1
         seen = np.zeros((self.ids.rows, self.features))
         seen[self.ids.entry_rows(), self.ids.ids] = 1
-        return seen @ connected > 0
+        return seen @ there > 0
 
     def kernel_gradient(self, by_logit):
-        """The gradient by each connection's weight, given the dense one by the logits."""
+        """The gradient by each weight, given the dense one by the logits."""
         dense = self.dense_x().T @ by_logit
         return dense[self.neurons.entry_rows(), self.neurons.ids]
 
@@ -74,7 +74,7 @@ def test_all_logits_and_their_gradient(rng, rows, features, units, most, use_bia
     p = Problem(rng, rows, features, units, most, use_bias)
     upstream = floats(rng, rows, units)
     with tf.GradientTape() as tape:
-        logits = ops.sparse_linear_logits(p.x, p.connections)
+        logits = ops.sparse_linear_logits(p.x, p.kernel)
     assert_within(logits, p.logits(), CLOSE * 10)
     gradients = tape.gradient(logits, p.variables, output_gradients=tf.constant(upstream))
     assert_within(gradients[0], p.kernel_gradient(upstream), CLOSE * 100)
@@ -84,14 +84,14 @@ def test_all_logits_and_their_gradient(rng, rows, features, units, most, use_bia
 
 @cases
 @pytest.mark.parametrize("count", [0, 1, 4, 1000])
-def test_the_best_connected_neurons_are_active(rng, rows, features, units, most, count):
+def test_the_best_neurons_are_active(rng, rows, features, units, most, count):
     p = Problem(rng, rows, features, units, most)
-    active, logits = ops.sparse_linear_select(p.x, p.connections, to_tf(p.labels), count)
-    exact, voted = ops.sparse_linear_logits(p.x, p.connections).numpy(), p.voted()
+    active, logits = ops.sparse_linear_select(p.x, p.kernel, to_tf(p.labels), count)
+    exact, reached = ops.sparse_linear_logits(p.x, p.kernel).numpy(), p.reached()
     expected = []
     for row in range(rows):
         wanted = set(p.labels.row(row).tolist())
-        others = [n for n in range(units) if voted[row, n] and n not in wanted]
+        others = [n for n in range(units) if reached[row, n] and n not in wanted]
         best = sorted(others, key=lambda n, row=row: (-exact[row, n], n))[:count]
         expected.append(sorted(wanted | set(best)))
     assert lists(active) == expected
@@ -103,7 +103,7 @@ def test_the_best_connected_neurons_are_active(rng, rows, features, units, most,
 def test_gradient_of_active_logits(rng, rows, features, units, most):
     p = Problem(rng, rows, features, units, most)
     with tf.GradientTape() as tape:
-        active, logits = ops.sparse_linear_select(p.x, p.connections, to_tf(p.labels), 5)
+        active, logits = ops.sparse_linear_select(p.x, p.kernel, to_tf(p.labels), 5)
     upstream = floats(rng, *logits.shape)
     gradients = tape.gradient(logits, p.variables, output_gradients=tf.constant(upstream))
     dense = np.zeros((rows, units))
@@ -119,9 +119,9 @@ def test_gradient_of_active_logits(rng, rows, features, units, most):
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_top_k(rng, rows, features, units, most, use_bias):
     p = Problem(rng, rows, features, units, most, use_bias)
-    exact = ops.sparse_linear_logits(p.x, p.connections).numpy()
+    exact = ops.sparse_linear_logits(p.x, p.kernel).numpy()
     for k in {1, (units + 1) // 2, units}:
-        ids, scores = ops.sparse_linear_top_k(p.x, p.connections, k)
+        ids, scores = ops.sparse_linear_top_k(p.x, p.kernel, k)
         order = np.lexsort((np.broadcast_to(np.arange(units), exact.shape), -exact))[:, :k]
         assert_within(scores, np.take_along_axis(exact, order, 1), CLOSE * 10)
         # Sums in another order may swap neurons that are equal to rounding.
@@ -136,7 +136,7 @@ def test_losses_over_all_units(rng, rows, features, units, most, size):
     p.bias = p.bias * np.float32(size)
     p.variables[1].assign(p.bias)
     z = p.logits()
-    softmax, binary = ops.sparse_linear_losses(p.x, p.connections, to_tf(p.labels))
+    softmax, binary = ops.sparse_linear_losses(p.x, p.kernel, to_tf(p.labels))
     for row in range(rows):
         labels = p.labels.row(row)
         top = z[row].max()
@@ -148,7 +148,7 @@ def test_losses_over_all_units(rng, rows, features, units, most, size):
 
 
 @cases
-def test_features_are_connected_with_the_labels_they_meet(rng, rows, features, units, most):
+def test_features_get_weights_for_the_labels_they_meet(rng, rows, features, units, most):
     ids, labels = random_csr(rng, rows, features, 6), random_csr(rng, rows, units, 3)
     x, y = np.zeros((rows, features)), np.zeros((rows, units))
     x[ids.entry_rows(), ids.ids] = 1
@@ -172,14 +172,14 @@ def test_features_are_connected_with_the_labels_they_meet(rng, rows, features, u
 
 
 def test_weights_that_are_not_numbers_are_chosen_last():
-    connections = ops.SparseKernel(
+    kernel = ops.SparseKernel(
         tf.constant([0, 3], tf.int64), tf.constant([0, 1, 2]),
         tf.Variable([np.nan, 1.0, 2.0]), None, 4,
     )  # fmt: skip
     x = ops.Features(to_tf(csr([[0]])), tf.constant([1.0]))
-    active, _ = ops.sparse_linear_select(x, connections, to_tf(csr([[]])), 2)
+    active, _ = ops.sparse_linear_select(x, kernel, to_tf(csr([[]])), 2)
     assert lists(active) == [[1, 2]]
-    ids, _ = ops.sparse_linear_top_k(x, connections, 3)
+    ids, _ = ops.sparse_linear_top_k(x, kernel, 3)
     assert ids.numpy().tolist() == [[2, 1, 3]]
 
 

@@ -1,9 +1,11 @@
 """Active sets: how they are chosen, and how they are seen from their neurons."""
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 from tf_dslide._native.loader import load
-from tf_dslide._native.types import ActiveSet, CscView, Csr, no_neurons
+from tf_dslide._native.types import ActiveSet, Csr, no_neurons
 
 _ops = load()
 
@@ -129,8 +131,41 @@ def csr_from_sparse(sparse: tf.SparseTensor, columns: int) -> Csr:
     )
 
 
+class CscTensors(NamedTuple):
+    """What a view holds.
+
+    Neuron `neurons[u]` is active in the samples `entry_row[e]`, at the places `entry_index[e]` of
+    the rows' own ids, for `e` in `[neuron_splits[u], neuron_splits[u + 1])`. The shared neurons
+    `neurons[shared_places]` are active in all samples.
+    """
+
+    neurons: tf.Tensor
+    neuron_splits: tf.Tensor
+    entry_row: tf.Tensor
+    entry_index: tf.Tensor
+    shared_places: tf.Tensor
+
+
+class CscView(NamedTuple):
+    """An active set seen from its neurons, as one scalar `view` of type `tf.variant`.
+
+    The op that makes it checks the active set, and those that read it need not.
+    """
+
+    view: tf.Tensor
+
+    def tensors(self) -> CscTensors:
+        """What it holds, without a copy."""
+        return CscTensors(*_ops.dslide_csc_tensors(view=self.view))
+
+    @property
+    def neurons(self) -> tf.Tensor:
+        """The distinct neurons, ascending."""
+        return self.tensors().neurons
+
+
 def csc_from_csr(active: ActiveSet, units: int) -> CscView:
     """The same active set seen from its neurons."""
     return CscView(
-        *_ops.dslide_csc_from_csr(**active.own._asdict(), shared=active.shared, units=units)
+        _ops.dslide_csc_from_csr(**active.own._asdict(), shared=active.shared, units=units)
     )

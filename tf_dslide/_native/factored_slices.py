@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_dslide._costs import warn_of_dense_cost
-from tf_dslide._native.types import CscView
+from tf_dslide._native.active_sets import CscView
 
 
 class GradientFactors(NamedTuple):
@@ -72,7 +72,7 @@ def _notice_dense_gradient(
     """Warns once when somebody makes a large row-sparse gradient dense, and lets it happen."""
     global _warned_of_dense_gradient
     shape = None if value.dense_shape is None else tf.get_static_value(value.dense_shape)
-    weights = 0 if shape is None else math.prod(shape.tolist())
+    weights = 0 if shape is None else math.prod(map(int, shape))
     if weights >= _MANY_WEIGHTS and not _warned_of_dense_gradient:
         _warned_of_dense_gradient = True
         warn_of_dense_cost(

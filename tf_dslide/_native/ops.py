@@ -1,6 +1,8 @@
 """One function for each compiled op: all that the modules beside this one offer."""
 
 from tf_dslide._native.active_sets import (
+    CscTensors,
+    CscView,
     canonical_labels,
     csc_from_csr,
     csr_from_sparse,
@@ -75,7 +77,6 @@ from tf_dslide._native.sparse_linear import (
 from tf_dslide._native.types import (
     ActiveLogits,
     ActiveSet,
-    CscView,
     Csr,
     no_neurons,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "ActiveSet",
     "AdagradArguments",
     "AdamArguments",
+    "CscTensors",
     "CscView",
     "Csr",
     "FactoredSlices",

@@ -4,10 +4,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_dslide._native.active_sets import csc_from_csr
+from tf_dslide._native.active_sets import CscView, csc_from_csr
 from tf_dslide._native.factored_slices import FactoredSlices, GradientFactors
 from tf_dslide._native.loader import load
-from tf_dslide._native.types import ActiveLogits, ActiveSet, CscView, Csr, no_neurons
+from tf_dslide._native.types import ActiveLogits, ActiveSet, Csr, no_neurons
 from tf_dslide._native.variables import bias_handles, handle, shape_of
 
 _ops = load()
@@ -29,16 +29,15 @@ def active_logits(x: tf.Tensor, view: CscView, kernel: Any, bias: Any = None) ->
 def _active_logits_gradient(
     op: tf.Operation, upstream: tf.Tensor, shared_upstream: tf.Tensor
 ) -> list[Any]:
-    x, *view_tensors, kernel = op.inputs[:7]
-    view = CscView(*view_tensors)
+    x, view, kernel, *bias = op.inputs
+    factors = GradientFactors(x, upstream, shared_upstream, CscView(view))
     x_gradient = _ops.dslide_active_mat_mul(
-        coef=upstream, shared_coef=shared_upstream, **view._asdict(), like=x, kernel=kernel
+        coef=upstream, shared_coef=shared_upstream, view=view, like=x, kernel=kernel
     )
-    factors = GradientFactors(x, upstream, shared_upstream, view)
-    gradients = [x_gradient, None, None, None, None, None, row_gradient(factors, kernel)]
-    if len(op.inputs) > 7:
+    gradients = [x_gradient, None, row_gradient(factors, kernel)]
+    for b in bias:
         sums = _ops.dslide_entry_sums(**factors.inputs())
-        gradients.append(FactoredSlices(sums, view.neurons, shape_of(op.inputs[7])))
+        gradients.append(FactoredSlices(sums, factors.view.neurons, shape_of(b)))
     return gradients
 
 

@@ -38,21 +38,6 @@ class ActiveLogits(NamedTuple):
     shared: tf.Tensor
 
 
-class CscView(NamedTuple):
-    """An active set seen from its neurons.
-
-    Neuron `neurons[u]` is active in the samples `entry_row[e]`, at the places `entry_index[e]` of
-    the rows' own ids, for `e` in `[neuron_splits[u], neuron_splits[u + 1])`. The shared neurons
-    `neurons[shared_places]` are active in all samples.
-    """
-
-    neurons: tf.Tensor
-    neuron_splits: tf.Tensor
-    entry_row: tf.Tensor
-    entry_index: tf.Tensor
-    shared_places: tf.Tensor
-
-
 def no_neurons() -> tf.Tensor:
     """An empty list of ids."""
     return tf.zeros([0], tf.int32)

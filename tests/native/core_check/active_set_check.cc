@@ -120,9 +120,7 @@ void CheckTranspose(const Shape& shape, const Layer& layer) {
   CheckSame(one.entry_index, four.entry_index, shape.Name("entry_index by threads"));
   CheckSame(one.shared_places, four.shared_places, shape.Name("shared_places by threads"));
   const int64_t entries = own.ids.size();
-  Check(CheckCscView(one.view(), shape.rows, entries, shape.units, FourThreads).empty(),
-        "sound view");
-  Check(EntriesAreDistinct(one.entry_index.data(), entries, FourThreads), "distinct entries");
+  Check(IsSound(one.view(), shape.rows, entries), "a sound view");
   std::set<int32_t> neurons(own.ids.begin(), own.ids.end());
   neurons.insert(layer.shared.begin(), layer.shared.end());
   CheckSame(one.neurons, Ints(neurons.begin(), neurons.end()), shape.Name("neurons"));
@@ -142,29 +140,33 @@ void CheckTranspose(const Shape& shape, const Layer& layer) {
   Check(expected == got, shape.Name("transpose"));
 }
 
+void CheckWrong(const Shape& shape, const Layer& layer, const View& view, const std::string& what) {
+  Check(!IsSound(view.view(), shape.rows, layer.own.ids.size()), "unsound view: " + what);
+}
+
 void CheckWrongViews(const Shape& shape, const Layer& layer) {
   const View sound(layer, shape.units, Alone);
-  const int64_t entries = layer.own.ids.size();
-  View wrong = sound;
-  for (int64_t place : {int64_t{-1}, wrong.view().count}) {
-    if (layer.shared.empty()) break;
-    wrong.shared_places.back() = static_cast<int32_t>(place);
-    Check(!CheckCscView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
-          "wrong place");
+  const int32_t entries = layer.own.ids.size(), count = sound.neurons.size();
+  const auto with = [&](Ints View::* array, size_t place, int32_t value, const std::string& what) {
+    if (place >= (sound.*array).size()) return;
+    View wrong = sound;
+    (wrong.*array)[place] = value;
+    CheckWrong(shape, layer, wrong, what);
+  };
+  for (int32_t place : {-1, count}) with(&View::shared_places, 0, place, "a shared place");
+  if (layer.shared.size() > 1) with(&View::shared_places, 1, sound.shared_places[0], "place twice");
+  with(&View::neurons, 0, -1, "a neuron below 0");
+  if (count > 1) with(&View::neurons, 1, sound.neurons[0], "a neuron twice");
+  for (int32_t row : {-1, static_cast<int32_t>(shape.rows)}) {
+    with(&View::entry_row, entries / 2, row, "row of an entry");
   }
-  wrong = sound;
-  if (layer.shared.size() > 1) {
-    wrong.shared_places[0] = wrong.shared_places[1];
-    Check(!CheckCscView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
-          "place twice");
+  for (int32_t index : {-1, entries}) with(&View::entry_index, 0, index, "index of an entry");
+  if (entries > 1) with(&View::entry_index, 0, sound.entry_index[1], "an entry twice");
+  for (size_t u : {0, count / 2, count}) {
+    View wrong = sound;
+    wrong.splits[u] += u == 0 ? -1 : entries + 1;
+    CheckWrong(shape, layer, wrong, "splits");
   }
-  if (entries < 2) return;
-  wrong = sound;
-  wrong.entry_index[0] = wrong.entry_index[1];
-  Check(!EntriesAreDistinct(wrong.entry_index.data(), entries, FourThreads), "an entry twice");
-  wrong.entry_index[0] = static_cast<int32_t>(entries);
-  Check(!CheckCscView(wrong.view(), shape.rows, entries, shape.units, FourThreads).empty(),
-        "wrong view");
 }
 
 void CheckViews() {
