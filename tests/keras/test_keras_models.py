@@ -444,7 +444,7 @@ def test_activations_as_in_dense(activation, training, data):
         close(SlideCrossentropy()(y, layer(x, training=training)), wanted)
 
 
-@pytest.mark.parametrize("from_logits", [True, False])
+@pytest.mark.parametrize("from_logits", [True, pytest.param(False, marks=SLOW)])
 def test_stock_losses_and_metrics_as_on_dense(from_logits, data):
     x, y = data
     activation = None if from_logits else "softmax"
