@@ -11,7 +11,7 @@ CPP_SOURCES := $(shell git ls-files 'custom_ops/*.cc' 'custom_ops/*.h' 'tests/*.
 # What `make test` runs: all but the marked tests (pyproject.toml says what each mark means), and of
 # those the few that are `smoke` too. `make test-rest` runs what it leaves out.
 FAST := smoke or not (mpi or sanitizers or comparison or levels or slow)
-PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -q -n 2
 
 .PHONY: setup demo baselines test test-rest test-full check format bench clean
 

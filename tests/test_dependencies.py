@@ -66,6 +66,7 @@ main()
     assert result.stdout == ""
 
 
+@pytest.mark.slow
 def test_layers_do_without_the_command_lines_packages(tmp_path):
     path = tmp_path / "pets.txt"
     path.write_text("1 2 2\n0 0:1.0\n")

@@ -58,6 +58,7 @@ def test_readme_shows_the_quickstart():
     assert shown == code
 
 
+@pytest.mark.slow
 def test_the_quickstart_runs(tmp_path):
     """With fewer documents and labels, and one epoch: all else is as printed."""
     code = QUICKSTART.read_text()
@@ -78,6 +79,7 @@ def test_the_quickstart_learns():
     assert last > 0.5  # chance is 0.00002
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in DOCS if programs(page)], ids=name)
 def test_programs_of_a_page_run_one_after_the_other(page, tmp_path):
     run("-c", "\n".join(programs(page)), cwd=tmp_path)

@@ -60,6 +60,7 @@ def test_each_place_has_as_many_samples_as_spellings(task, records):
     ]
 
 
+@pytest.mark.slow
 def test_each_spelling_is_a_sample_with_its_places(task, records):
     by_id = sorted(records, key=lambda record: record[1])
     places_of = defaultdict(set)

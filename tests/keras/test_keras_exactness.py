@@ -70,7 +70,9 @@ def loss_and_gradients(
     return loss.numpy(), [g.numpy() for g in gradients]
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize(
+    "graph", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["eager", "graph"]
+)
 @pytest.mark.parametrize("use_bias", [True, False], ids=["bias", "no_bias"])
 @pytest.mark.parametrize("kind", ["single", "multi"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -108,6 +110,7 @@ def test_equals_dense(shape, kind, use_bias, graph):
         close(gb[0], by_logit.sum(0) / batch)
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -287,6 +290,7 @@ class NumpyModel:
         return losses.mean()
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 @pytest.mark.parametrize("decay", [None, 0.1], ids=["plain", "weight_decay"])
 @pytest.mark.parametrize("how", ["fit", "train_on_batch"])
 def test_twenty_steps_equal_a_dense_run_in_numpy(how, decay):

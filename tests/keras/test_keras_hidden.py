@@ -57,7 +57,9 @@ def sparse_inputs(rng, rows, features, share=0.4):
     return x, tf.sparse.from_dense(x)
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize(
+    "graph", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["eager", "graph"]
+)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_with_all_neurons_it_is_dense(shape, activation, graph):
@@ -243,7 +245,7 @@ OPTIMIZERS = {
     ("name", "build"),
     [
         ("sgd", two_hidden),
-        ("adagrad", two_hidden),
+        pytest.param("adagrad", two_hidden, marks=pytest.mark.slow),
         pytest.param("adam", two_hidden, marks=pytest.mark.slow),
         pytest.param("sgd", three_layers, marks=pytest.mark.slow),
     ],

@@ -433,7 +433,7 @@ def test_activations_as_in_dense(activation, training, data):
     model = wide_model(UNITS, DIM, activation=activation)
     layer = model.layers[0]
     close(layer(x, training=training), dense_twin(layer)(x))
-    if activation in ("softmax", None):
+    if activation in ("softmax", "sigmoid", None):
         logits = x @ layer.kernel.numpy().T + layer.bias.numpy()
         wanted = softmax_crossentropy(logits, targets([[i] for i in y], UNITS))[0].mean()
         close(SlideCrossentropy()(y, layer(x, training=training)), wanted)
@@ -444,7 +444,7 @@ def test_activations_as_in_dense(activation, training, data):
         close(SlideCrossentropy()(y, layer(x, training=training)), wanted)
 
 
-@pytest.mark.parametrize("from_logits", [True, False])
+@pytest.mark.parametrize("from_logits", [True, pytest.param(False, marks=SLOW)])
 def test_stock_losses_and_metrics_as_on_dense(from_logits, data):
     x, y = data
     activation = None if from_logits else "softmax"

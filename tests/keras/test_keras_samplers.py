@@ -580,6 +580,7 @@ def test_names_stand_for_samplers():
     assert type(DSlideDense(3).sampler) is SharedLshSampler
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 @pytest.mark.parametrize(("units", "dim"), [(1, 1), (2, 1), (100, 1), (3, 200)])
 @pytest.mark.parametrize("name", ["lsh", "dwta", "min_hash", "tiny", "shared", "log_uniform"])
 def test_small_layers_train(name, units, dim):
@@ -593,6 +594,7 @@ def test_small_layers_train(name, units, dim):
         close(loss, 0)
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 def test_all_zero_inputs_and_all_zero_kernels_train():
     for family in (SimHash(), DWTA(), WTA(), MinHash()):
         model = wide_model(UNITS, DIM, sampler=LshSampler(hash=family, active=40))

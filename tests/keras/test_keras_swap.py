@@ -141,6 +141,7 @@ def test_a_layer_behind_brings_dense_cost_and_says_so():
 # ---- a model that does not hand `training` on
 
 
+@pytest.mark.usefixtures("eager_or_graph")
 @pytest.mark.parametrize("loss", [SlideCrossentropy, SlideBinaryCrossentropy])
 @pytest.mark.parametrize("layer", [uniform, linear])
 def test_a_model_without_the_argument_trains_sampled(layer, loss):
@@ -346,8 +347,21 @@ def nested(last):
     return keras.Model(inputs, sequential(last)(inputs))
 
 
-@pytest.mark.parametrize("wrap", [sequential, functional, nested, Subclassed])
-@pytest.mark.parametrize("layer", [uniform, linear])
+@pytest.mark.parametrize(
+    ("layer", "wrap"),
+    [
+        (uniform, functional),
+        (uniform, Subclassed),
+        (linear, sequential),
+        *(
+            pytest.param(layer, wrap, marks=pytest.mark.slow)
+            for layer, wrap in [
+                *((uniform, sequential), (uniform, nested)),
+                *((linear, functional), (linear, nested), (linear, Subclassed)),
+            ]
+        ),
+    ],
+)
 def test_a_whole_model_answers(wrap, layer):
     x = (X > 0.5).astype("float32")
     last = layer()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests import reference
@@ -15,6 +16,12 @@ UNIT_COUNTS = (1, 63, 64, 65, 1000, 5000)
 SHAPES = (
     *((0, 1), (0, 5000), (1, 1), (1, 1000), (63, 64), (63, 5000), (64, 63), (64, 64)),
     *((65, 65), (65, 1000), (130, 63), (130, 65), (130, 5000)),
+)
+# What `make test` takes of them where there are further dimensions; the others are slow there.
+FEW_SHAPES = ((0, 5000), (1, 1), (63, 64), (65, 1000), (130, 65))
+THINNED_SHAPES = tuple(
+    shape if shape in FEW_SHAPES else pytest.param(*shape, marks=pytest.mark.slow)
+    for shape in SHAPES
 )
 Array = np.ndarray
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 from tests import reference
 from tests.native.common import (
     ROW_COUNTS,
-    SHAPES,
     SHARED_COUNTS,
+    THINNED_SHAPES,
     UNIT_COUNTS,
     active_to_tf,
     lists,
@@ -92,7 +92,7 @@ def assert_transposed(active, units):
 
 
 @pytest.mark.parametrize("shared", SHARED_COUNTS)
-@pytest.mark.parametrize(("rows", "units"), SHAPES)
+@pytest.mark.parametrize(("rows", "units"), THINNED_SHAPES)
 def test_transpose(rng, rows, units, shared):
     assert_transposed(random_active_set(rng, rows, units, 30, shared), units)
 
@@ -152,7 +152,7 @@ def random_tables(rng, rows, units, tables, buckets):
 
 
 @pytest.mark.parametrize("excluded_share", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize(("rows", "units"), SHAPES)
+@pytest.mark.parametrize(("rows", "units"), THINNED_SHAPES)
 def test_select_takes_labels_and_those_of_most_collisions(rng, rows, units, excluded_share):
     tables = random_tables(rng, rows, units, 9, 5)
     collisions = reference.bucket_collisions(*tables)
@@ -163,7 +163,10 @@ def test_select_takes_labels_and_those_of_most_collisions(rng, rows, units, excl
         assert reference.selection_faults(got, collisions, labels, excluded, hashed) == []
 
 
-@pytest.mark.parametrize("tables", [1, 2, 7, 40])
+@pytest.mark.parametrize(
+    "tables",
+    [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(7, marks=pytest.mark.slow), 40],
+)
 def test_select_finds_any_distribution_of_collisions(rng, tables):
     # From neurons that are in all of a row's buckets to rows whose buckets are empty.
     near = rng.random((60, 1)) < rng.random((60, tables))
@@ -272,7 +275,7 @@ def enough_collisions(collisions, labels, excluded, least, row):
 
 
 @pytest.mark.parametrize("least", [1, 2, 4, 9, 10])
-@pytest.mark.parametrize(("rows", "units"), SHAPES)
+@pytest.mark.parametrize(("rows", "units"), THINNED_SHAPES)
 def test_select_takes_any_with_enough_collisions(rng, rows, units, least):
     tables = random_tables(rng, rows, units, 9, 5)
     collisions = reference.bucket_collisions(*tables)
@@ -337,7 +340,7 @@ def test_the_first_table_of_a_union_is_any_equally_often():
 
 
 @pytest.mark.parametrize("least", [1, 2, 70, 2000])
-@pytest.mark.parametrize(("rows", "units"), SHAPES)
+@pytest.mark.parametrize(("rows", "units"), THINNED_SHAPES)
 def test_a_batch_takes_any_with_enough_collisions(rng, rows, units, least):
     tables = random_tables(rng, rows, units, 9, 5)
     collisions = reference.bucket_collisions(*tables).sum(0)
@@ -463,8 +466,8 @@ def select_for_batch(tables, excluded=(), step=1, *, hashed, bucket_size=10**6, 
 
 
 @pytest.mark.parametrize("excluded_share", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize(("rows", "units"), SHAPES)
-def test_a_batch_selects_those_with_most_collisions_with_all_rows(rng, rows, units, excluded_share):
+@pytest.mark.parametrize(("rows", "units"), THINNED_SHAPES)
+def test_a_batch_selects_those_with_most_collisions_of_all_rows(rng, rows, units, excluded_share):
     tables = random_tables(rng, rows, units, 9, 5)
     # The batch's collisions are those of one row, which may have no labels.
     collisions = reference.bucket_collisions(*tables).sum(0, keepdims=True)
@@ -636,7 +639,7 @@ def test_log_uniform_samples_without_replacement(rng):
 
 # What the neurons drawn by chance stand for.
 @pytest.mark.parametrize("shared", SHARED_COUNTS)
-@pytest.mark.parametrize(("rows", "units"), SHAPES)
+@pytest.mark.parametrize(("rows", "units"), THINNED_SHAPES)
 def test_log_shares(rng, rows, units, shared):
     active = random_active_set(rng, rows, units, 30, shared)
     for share in (0.0, 0.5, 1.0):

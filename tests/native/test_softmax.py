@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tests import reference
 from tests.native.common import (
-    SHAPES,
     SHARED_COUNTS,
+    THINNED_SHAPES,
     active_to_tf,
     assert_within,
     floats,
@@ -50,7 +50,7 @@ shared_case = pytest.mark.parametrize("shared", SHARED_COUNTS)
 
 
 @shared_case
-@pytest.mark.parametrize(("rows", "units"), SHAPES)
+@pytest.mark.parametrize(("rows", "units"), THINNED_SHAPES)
 @pytest.mark.parametrize("size", [0.1, 3.0, 1e4])
 def test_softmax_crossentropy(rng, rows, units, size, shared):
     active = random_active_set(rng, rows, units, 200, shared)
@@ -212,7 +212,7 @@ def top_k(logits, active, k):
 
 
 @shared_case
-@pytest.mark.parametrize(("rows", "units"), SHAPES)
+@pytest.mark.parametrize(("rows", "units"), THINNED_SHAPES)
 @pytest.mark.parametrize("k", [1, 5, 70])
 def test_active_top_k(rng, rows, units, k, shared):
     active = random_active_set(rng, rows, units, 60, shared)

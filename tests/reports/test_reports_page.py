@@ -214,7 +214,13 @@ def test_two_reports_of_the_same_runs_are_the_same(out, tmp_path):
         assert path.read_bytes() == (tmp_path / path.relative_to(out)).read_bytes(), path.name
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in RUNS.glob("*.jsonl")))
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.slow)
+        for number, name in enumerate(sorted(path.name for path in RUNS.glob("*.jsonl")))
+    ],
+)
 def test_any_single_run_gives_a_report(name, tmp_path):
     make(tmp_path, RUNS / name)
     page = Page((tmp_path / "report.html").read_text())
