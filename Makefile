@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name '*.inc')
 SOURCES := $(shell git ls-files '*.py')
-CPP_SOURCES := $(shell git ls-files 'custom_ops/*.cc' 'custom_ops/*.h' 'tests/*.cc' 'benchmarks/*.cc')
+CPP_SOURCES := $(shell git ls-files 'custom_ops/*.cc' 'custom_ops/*.h' 'tests/*.cc' 'tests/*.h' 'benchmarks/*.cc')
 
 # What `make test` runs: all but the marked tests (pyproject.toml says what each mark means), and of
 # those the few that are `smoke` too. `make test-rest` runs what it leaves out.

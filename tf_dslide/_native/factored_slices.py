@@ -77,7 +77,7 @@ def _notice_dense_gradient(
         _warned_of_dense_gradient = True
         warn_of_dense_cost(
             f"the optimizer (or a regularizer) makes a row-sparse gradient dense: each step costs "
-            f"as much as all {weights:,} weights. Write optimizer='sparse_adam', which updates "
+            f"as much as all {weights:,} weights. SparseAdam (optimizer='sparse_adam') updates "
             "only the rows that a batch used."
         )
     return NotImplemented
