@@ -441,6 +441,21 @@ def adam(state: AdamState, gradient: Array, settings: AdamSettings) -> AdamState
     return AdamState(weight, momentum, velocity)
 
 
+def missed_adam(state: AdamState, last_step: Array, settings: AdamSettings) -> AdamState:
+    """The steps of Adam before `settings.step`, without gradients, that each row has missed.
+
+    `last_step (rows,)` says which was its last.
+    """
+    result = AdamState(*(np.array(a, np.float64) for a in state))
+    for step in range(int(last_step.min()) + 1, settings.step):
+        late = last_step < step
+        rows = AdamState(*(a[late] for a in result))
+        moved = adam(rows, np.zeros_like(rows.weight), settings._replace(step=step))
+        for old, updated in zip(result, moved, strict=True):
+            old[late] = updated
+    return result
+
+
 def row_adam(state: AdamState, rows: Array, gradient: Array, settings: AdamSettings) -> AdamState:
     """One step on the rows named; gradients of a row named twice add up first."""
     result = AdamState(*(np.array(a, np.float64) for a in state))

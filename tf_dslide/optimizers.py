@@ -119,13 +119,21 @@ def _has_unit_rows(variable: Any) -> bool:
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
 class SparseAdam(_RowOptimizer):
-    """Adam on the rows that a gradient names, and on no others.
+    """Adam at the cost of the rows that a gradient names: the others catch up when they are next used.
 
     For a gradient that is a `tf.IndexedSlices`, as `DSlideDense` and `SparseDense` give, the
-    moments and weights of its rows alone change. Those of other rows stay, where Adam would let
-    their moments fade and go on moving their weights: this is another algorithm, the one that
-    `torch.optim.SparseAdam` names so. The bias corrections count all steps. For a dense gradient it
-    is `keras.optimizers.Adam`.
+    moments and weights of its rows alone change. Adam also moves rows without a gradient: their
+    moments decay, and their weights move on by what is left of them. Here each row remembers its
+    last step (4 bytes), and when a gradient next names it, it first makes up for the steps that it
+    missed. Training that reads rows only when it also updates them is thus Keras' `Adam`, but for
+    two simplifications: missed steps take the present learning rate, and the share of `epsilon` in
+    them is rounded (by less than a hundredth with the usual betas). What is read between, as by
+    hashing or in `evaluate`, may be a few steps behind; `fit` brings all weights up to date at its
+    end, `catch_up` at any time.
+
+    With `lazy=True` rows miss nothing: the algorithm that `torch.optim.SparseAdam` names so. It
+    costs accuracy where rows are seldom used. For a dense gradient both are
+    `keras.optimizers.Adam`. The bias corrections count all steps.
 
     A step on rows of `d` weights moves 28 bytes a weight; a `DSlideDense` gradient is summed in the
     same sweep and never stored.
@@ -133,16 +141,18 @@ class SparseAdam(_RowOptimizer):
     Args:
         learning_rate: A float or a schedule.
         beta_1: Decay of the first moment.
-        beta_2: Decay of the second moment.
+        beta_2: Decay of the second moment; more than `beta_1 ** 2`, unless `lazy`.
         epsilon: Added to the root of the second moment.
-        weight_decay: Decoupled decay of the rows touched, times the learning rate; `None` for none.
+        weight_decay: Decoupled decay, times the learning rate, for each step that a row takes part
+            in and, unless `lazy`, for each that it missed; `None` for none.
+        lazy: Whether rows without a gradient stay as they are for good.
         clipnorm: As in Keras, as are `clipvalue`, `global_clipnorm` and the other arguments.
         **kwargs: Of `keras.optimizers.Optimizer`. Averaging and gradient accumulation work, at the
             cost of all weights.
 
     Raises:
-        ValueError: Under a `tf.distribute` strategy with several replicas, or for clipping by norm
-            of a model that is split over ranks.
+        ValueError: `beta_1 ** 2 >= beta_2` without `lazy`; under a `tf.distribute` strategy with
+            several replicas, or for clipping by norm of a model that is split over ranks.
 
     Example:
     >>> import keras
@@ -157,6 +167,7 @@ class SparseAdam(_RowOptimizer):
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         weight_decay: float | None = None,
+        lazy: bool = False,
         name: str = "sparse_adam",
         **kwargs: Any,
     ) -> None:
@@ -166,12 +177,22 @@ class SparseAdam(_RowOptimizer):
         self.beta_1 = float(beta_1)
         self.beta_2 = float(beta_2)
         self.epsilon = float(epsilon)
+        self.lazy = bool(lazy)
+        if not self.lazy and self.beta_1**2 >= self.beta_2:
+            raise ValueError(
+                "`beta_2` must be more than `beta_1 ** 2`, or missed steps would grow without end; "
+                f"received beta_1={beta_1!r}, beta_2={beta_2!r}. `lazy=True` takes any"
+            )
 
     def _add_own_variables(self, variables: list[Any]) -> None:
-        """Two moments for each variable."""
+        """Two moments for each variable, and for each of its rows the last step."""
         self._momentums, self._velocities = self.add_optimizer_variables(
             variables, ["momentum", "velocity"]
         )
+        self._last_steps = [
+            self.add_variable(tuple(v.shape[:1]), dtype="int32", name=f"last_step_{v.name}")
+            for v in variables
+        ]
 
     _ops = (ops.dense_adam, ops.row_adam, ops.row_gradient_adam)
 
@@ -181,19 +202,41 @@ class SparseAdam(_RowOptimizer):
             weight=ops.handle(variable),
             momentum=ops.handle(self._momentums[index]),
             velocity=ops.handle(self._velocities[index]),
+            last_step=ops.handle(self._last_steps[index]),
             step=tf.cast(tf.convert_to_tensor(self.iterations), tf.int64) + 1,
             learning_rate=learning_rate,
             weight_decay=self._decay_of(variable),
             beta_1=self.beta_1,
             beta_2=self.beta_2,
             epsilon=self.epsilon,
+            # Accumulated gradients are dense, and the steps between them no steps of Adam.
+            lazy=self.lazy or self.gradient_accumulation_steps is not None,
             unit_rows=_has_unit_rows(variable),
         )
+
+    def catch_up(self) -> None:
+        """Makes up for the steps that rows have missed, so that all weights are Adam's.
+
+        Time: as one step on all weights, less where few rows are behind. `fit` ends with it, and
+        loops of one's own may.
+        """
+        if not self.built:
+            return
+        rate = tf.cast(self.learning_rate, tf.float32)
+        with _with_unit_rows(self._trainable_variables):
+            for variable in self._trainable_variables:
+                ops.catch_up_adam(self._arguments(variable, rate))
+
+    def finalize_variable_values(self, var_list: Any) -> None:
+        """Brings the weights up to date, as Keras asks at the end of `fit`."""
+        self.catch_up()
+        super().finalize_variable_values(var_list)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this optimizer again."""
         return {
             **super().get_config(),
+            "lazy": self.lazy,
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
@@ -205,7 +248,7 @@ class SparseAdagrad(_RowOptimizer):
     """Adagrad on the rows that a gradient names, and on no others.
 
     A row that is not named has no gradient, and Adagrad would not move it either: this is the same
-    algorithm, not another one as with `SparseAdam`. A weight's steps become shorter with the
+    algorithm, and there is nothing to catch up with. A weight's steps become shorter with the
     gradients that it has seen, so rare features and classes move far and frequent ones little.
     `epsilon` is added to the root, where `keras.optimizers.Adagrad` adds it under the root and so
     shortens the first steps of weights with small gradients.

@@ -14,6 +14,12 @@ inline void Prefetch(const void* address) {
   asm volatile("");
 }
 
+// Rows of a matrix that are asked for ahead of use.
+constexpr int64_t kRowsAhead = 6;
+
+// Rough nanoseconds to stream a row of d floats and to use it once.
+inline int64_t StreamCost(int64_t d) { return 20 + d / 4; }
+
 // All cache lines of `count` values.
 template <typename T>
 void PrefetchRange(const T* values, int64_t count) {

@@ -22,6 +22,14 @@ struct AdamStep {
   float decay;  // learning rate * decoupled weight decay
 };
 
+// Factors of what Adam does with a row in steps that bring it no gradient, see optimizers.h.
+struct AdamMissed {
+  float drift;   // how far the weight moves, times momentum / (root of the velocity + epsilon)
+  float keep_1;  // what is left of the momentum
+  float keep_2;  // and of the velocity
+  float keep;    // and of the weight
+};
+
 // One step of Adagrad.
 struct AdagradStep {
   float rate;
@@ -48,6 +56,10 @@ struct SimdKernels {
 
   // One step of Adam on n consecutive weights.
   void (*adam)(float* w, float* m, float* v, const float* g, int64_t n, const AdamStep& step);
+
+  // What n consecutive weights of a row missed.
+  void (*adam_missed)(float* w, float* m, float* v, int64_t n, float epsilon,
+                      const AdamMissed& missed);
 
   // One step of Adagrad on n consecutive weights; v holds the sums of squared gradients.
   void (*adagrad)(float* w, float* v, const float* g, int64_t n, const AdagradStep& step);

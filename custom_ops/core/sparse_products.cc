@@ -11,19 +11,14 @@
 namespace dslide {
 namespace {
 
-// Rough nanoseconds to stream a row of d floats and to use it once.
-int64_t RowCost(int64_t d) { return 20 + d / 4; }
 int64_t EntryCost(int64_t d) { return 5 + d / 16; }
 
 int64_t NeuronCost(const CscView& view, int64_t d) {
-  return RowCost(d) + EntryCost(d) * view.size() / std::max<int64_t>(1, view.count);
+  return StreamCost(d) + EntryCost(d) * view.size() / std::max<int64_t>(1, view.count);
 }
 
-// Rows of neurons that are asked for ahead of use.
-constexpr int64_t kAhead = 6;
-
 inline void PrefetchNeuron(const CscView& view, int64_t u, const float* w, int64_t d) {
-  if (u + kAhead < view.count) PrefetchRange(w + view.neurons[u + kAhead] * d, d);
+  if (u + kRowsAhead < view.count) PrefetchRange(w + view.neurons[u + kRowsAhead] * d, d);
 }
 
 }  // namespace
@@ -59,7 +54,7 @@ void SharedLogits(const CscView& view, const float* x, int64_t rows, const float
                   const float* bias, int64_t d, float* logits, const ParallelFor& parallel) {
   const int64_t shared = view.shared();
   PackedPanels weights(d, shared);
-  parallel(weights.count(), kPanel * RowCost(d), [&](int64_t begin, int64_t end) {
+  parallel(weights.count(), kPanel * StreamCost(d), [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; ++panel) {
       weights.SetColumns(panel, [&](int64_t s) { return w + view.shared_neuron(s) * d; });
     }
@@ -90,7 +85,7 @@ void SharedLogits(const CscView& view, const float* x, int64_t rows, const float
 
 void CsrMatMul(const CsrView& active, const float* coef, const float* w, int64_t d, float* y,
                const ParallelFor& parallel) {
-  const int64_t cost = RowCost(d) * (1 + active.size() / std::max<int64_t>(1, active.rows));
+  const int64_t cost = StreamCost(d) * (1 + active.size() / std::max<int64_t>(1, active.rows));
   parallel(active.rows, cost, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       if (row + 1 < end) {
@@ -140,7 +135,7 @@ void CsrMatMulByNeuron(const CscView& view, int64_t rows, const float* coef, con
       }
     }
   });
-  parallel(rows, slabs.count() * RowCost(d), [&](int64_t begin, int64_t end) {
+  parallel(rows, slabs.count() * StreamCost(d), [&](int64_t begin, int64_t end) {
     for (int64_t slab = 1; slab < slabs.count(); ++slab) {
       Simd().add(sums(slab) + begin * d, (end - begin) * d, y + begin * d);
     }
@@ -152,9 +147,9 @@ void AddSharedMatMul(const CscView& view, int64_t rows, const float* coef, const
   const int64_t shared = view.shared();
   if (shared == 0) return;
   PackedPanels weights(shared, d);
-  parallel(shared, RowCost(d), [&](int64_t begin, int64_t end) {
+  parallel(shared, StreamCost(d), [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
-      if (s + kAhead < end) PrefetchRange(w + view.shared_neuron(s + kAhead) * d, d);
+      if (s + kRowsAhead < end) PrefetchRange(w + view.shared_neuron(s + kRowsAhead) * d, d);
       weights.SetRow(s, w + view.shared_neuron(s) * d);
     }
   });
@@ -183,7 +178,7 @@ std::unique_ptr<float[]> SharedGradients(const CscView& view, const GradientFact
   if (rows == 0) std::fill_n(gradients.get(), shared * d, 0.0f);
   if (rows == 0 || shared == 0) return gradients;
   PackedPanels samples(rows, d);
-  parallel(rows, RowCost(d), [&](int64_t begin, int64_t end) {
+  parallel(rows, StreamCost(d), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) samples.SetRow(row, factors.x + row * d);
   });
   parallel(Blocks(shared), GemmCost(kBlock * rows * d), [&](int64_t begin, int64_t end) {
@@ -286,37 +281,6 @@ void EntrySums(const CscView& view, const GradientFactors& factors, float* sums,
            });
 }
 
-void AdamUpdate::Move(int64_t first, int64_t n, const float* gradient) const {
-  Simd().adam(weight_ + first, momentum_ + first, velocity_ + first, gradient, n, step_);
-}
-
-void AdamUpdate::Prefetch(int64_t row) const {
-  for (const float* values : {weight_, momentum_, velocity_})
-    PrefetchRange(values + row * d(), d());
-}
-
-void AdagradUpdate::Move(int64_t first, int64_t n, const float* gradient) const {
-  Simd().adagrad(weight_ + first, accumulator_ + first, gradient, n, step_);
-}
-
-void AdagradUpdate::Prefetch(int64_t row) const {
-  for (const float* values : {weight_, accumulator_}) PrefetchRange(values + row * d(), d());
-}
-
-void UpdateAll(const RowUpdate& update, int64_t count, const float* gradient,
-               const ParallelFor& parallel) {
-  // Whole blocks of vectors: whether a weight is treated in a vector or alone must not depend on
-  // where the range is cut, for the two may round differently.
-  parallel(Blocks(count), kBlock, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kBlock, last = std::min(count, end * kBlock);
-    update.Move(first, last - first, gradient + first);
-  });
-  if (!update.unit_rows() || count == 0) return;
-  parallel(count / update.d(), RowCost(update.d()), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) update.Finish(row);
-  });
-}
-
 GroupedRows::GroupedRows(const int32_t* rows, int64_t count) : order_(count) {
   std::iota(order_.begin(), order_.end(), 0);
   std::stable_sort(order_.begin(), order_.end(),
@@ -329,30 +293,17 @@ GroupedRows::GroupedRows(const int32_t* rows, int64_t count) : order_(count) {
   splits_.push_back(count);
 }
 
-void UpdateRows(const RowUpdate& update, const int32_t* rows, int64_t count, const float* gradient,
-                const ParallelFor& parallel) {
-  const int64_t d = update.d();
-  parallel(count, 4 * RowCost(d), [&](int64_t begin, int64_t end) {
-    for (int64_t u = begin; u < end; ++u) {
-      if (u + kAhead < end) update.Prefetch(rows[u + kAhead]);
-      update.Move(rows[u] * d, d, gradient + u * d);
-      update.Finish(rows[u]);
-    }
-  });
-}
-
 void UpdateRowsOf(const CscView& view, const GradientFactors& factors, const RowUpdate& update,
                   const ParallelFor& parallel) {
   const std::unique_ptr<float[]> shared = SharedGradients(view, factors, parallel);
   const int64_t d = update.d();
-  parallel(view.count, NeuronCost(view, d) + 3 * RowCost(d), [&](int64_t begin, int64_t end) {
+  parallel(view.count, NeuronCost(view, d) + 3 * StreamCost(d), [&](int64_t begin, int64_t end) {
     std::vector<float> gradient(d);
     SharedCursor cursor(view, begin, shared.get(), d);
     for (int64_t u = begin; u < end; ++u) {
-      if (u + kAhead < end) update.Prefetch(view.neurons[u + kAhead]);
+      if (u + kRowsAhead < end) update.Prefetch(view.neurons[u + kRowsAhead]);
       NeuronGradient(view, u, factors, cursor.ValuesOf(u), gradient.data());
-      update.Move(view.neurons[u] * d, d, gradient.data());
-      update.Finish(view.neurons[u]);
+      update.MoveRow(view.neurons[u], gradient.data());
     }
   });
 }

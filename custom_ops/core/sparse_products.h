@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "custom_ops/core/active_set.h"
+#include "custom_ops/core/optimizers.h"
 #include "custom_ops/core/parallel.h"
-#include "custom_ops/core/simd.h"
 
 namespace dslide {
 
@@ -55,70 +55,6 @@ void RowGradient(const CscView& view, const GradientFactors& factors, float* gra
 void EntrySums(const CscView& view, const GradientFactors& factors, float* sums,
                const ParallelFor& parallel);
 
-// An optimizer's step on a variable with rows of length d.
-class RowUpdate {
- public:
-  RowUpdate(float* weight, int64_t d, bool unit_rows)
-      : weight_(weight), d_(d), unit_rows_(unit_rows) {}
-  virtual ~RowUpdate() = default;
-
-  int64_t d() const { return d_; }
-  bool unit_rows() const { return unit_rows_; }
-
-  // Moves the weights [first, first + n), given their gradient.
-  virtual void Move(int64_t first, int64_t n, const float* gradient) const = 0;
-
-  // Asks for what a step on a row needs.
-  virtual void Prefetch(int64_t row) const = 0;
-
-  // Brings a row to length 1, if rows are to have that.
-  void Finish(int64_t row) const {
-    if (unit_rows_) Simd().normalize(weight_ + row * d_, d_);
-  }
-
- protected:
-  float* weight_;
-
- private:
-  int64_t d_;
-  bool unit_rows_;
-};
-
-// Adam with the variable's two moments.
-class AdamUpdate : public RowUpdate {
- public:
-  AdamUpdate(float* weight, float* momentum, float* velocity, int64_t d, const AdamStep& step,
-             bool unit_rows = false)
-      : RowUpdate(weight, d, unit_rows), momentum_(momentum), velocity_(velocity), step_(step) {}
-
-  void Move(int64_t first, int64_t n, const float* gradient) const override;
-  void Prefetch(int64_t row) const override;
-
- private:
-  float* momentum_;
-  float* velocity_;
-  AdamStep step_;
-};
-
-// Adagrad with the variable's sums of squared gradients.
-class AdagradUpdate : public RowUpdate {
- public:
-  AdagradUpdate(float* weight, float* accumulator, int64_t d, const AdagradStep& step,
-                bool unit_rows = false)
-      : RowUpdate(weight, d, unit_rows), accumulator_(accumulator), step_(step) {}
-
-  void Move(int64_t first, int64_t n, const float* gradient) const override;
-  void Prefetch(int64_t row) const override;
-
- private:
-  float* accumulator_;
-  AdagradStep step_;
-};
-
-// One step on all of `count` weights, given their gradient.
-void UpdateAll(const RowUpdate& update, int64_t count, const float* gradient,
-               const ParallelFor& parallel);
-
 // Groups equal rows of an unsorted list, so that slices of one row can be summed: the view's
 // samples are the places in the list.
 class GroupedRows {
@@ -138,10 +74,6 @@ class GroupedRows {
   std::vector<int64_t> splits_;
   std::vector<int32_t> order_;
 };
-
-// One step on the rows named, given their gradients (count, d); rows must differ.
-void UpdateRows(const RowUpdate& update, const int32_t* rows, int64_t count, const float* gradient,
-                const ParallelFor& parallel);
 
 // RowGradient and UpdateRows in one sweep: a gradient row lives in the cache only.
 void UpdateRowsOf(const CscView& view, const GradientFactors& factors, const RowUpdate& update,

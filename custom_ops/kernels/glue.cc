@@ -1,6 +1,7 @@
 #include "custom_ops/kernels/glue.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "custom_ops/core/simd.h"
@@ -212,7 +213,8 @@ absl::Status SetCsr(OpKernelContext* ctx, const Csr& csr) {
   return SetVector(ctx, 1, csr.ids);
 }
 
-absl::Status Variables::Lock(OpKernelContext* ctx, const std::vector<int>& inputs, Access access) {
+absl::Status Variables::Lock(OpKernelContext* ctx, const std::vector<int>& inputs, Access access,
+                             size_t first_counter) {
   access_ = access;
   vars_.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -234,13 +236,15 @@ absl::Status Variables::Lock(OpKernelContext* ctx, const std::vector<int>& input
     }
     locked_.push_back(var);
   }
-  for (const auto& var : vars_) {
-    if (!var->tensor()->IsInitialized()) return Invalid(ctx, "a variable is not initialized");
-    if (var->tensor()->dtype() != tensorflow::DT_FLOAT) {
-      return Invalid(ctx, std::string("variables must be float32; received ") +
-                              tensorflow::DataTypeString(var->tensor()->dtype()));
+  for (size_t i = 0; i < vars_.size(); ++i) {
+    const Tensor& tensor = *vars_[i]->tensor();
+    if (!tensor.IsInitialized()) return Invalid(ctx, "a variable is not initialized");
+    const auto type = i < first_counter ? tensorflow::DT_FLOAT : tensorflow::DT_INT32;
+    if (tensor.dtype() != type) {
+      return Invalid(ctx, "variable " + std::to_string(i) + " must be " + DataTypeString(type) +
+                              "; received " + DataTypeString(tensor.dtype()));
     }
-    if (access == Access::kWrite) TF_RETURN_IF_ERROR(MakeWritable(ctx, var.get()));
+    if (access == Access::kWrite) TF_RETURN_IF_ERROR(MakeWritable(ctx, vars_[i].get()));
   }
   return absl::OkStatus();
 }
@@ -248,8 +252,8 @@ absl::Status Variables::Lock(OpKernelContext* ctx, const std::vector<int>& input
 absl::Status Variables::MakeWritable(OpKernelContext* ctx, Var* var) {
   if (var->tensor()->RefCountIsOne()) return absl::OkStatus();
   Tensor copy;
-  TF_RETURN_IF_ERROR(ctx->allocate_temp(tensorflow::DT_FLOAT, var->tensor()->shape(), &copy));
-  std::copy_n(var->tensor()->flat<float>().data(), copy.NumElements(), copy.flat<float>().data());
+  TF_RETURN_IF_ERROR(ctx->allocate_temp(var->tensor()->dtype(), var->tensor()->shape(), &copy));
+  std::memcpy(copy.data(), var->tensor()->data(), copy.TotalBytes());
   *var->tensor() = copy;
   return absl::OkStatus();
 }

@@ -118,11 +118,14 @@ class Variables {
  public:
   enum class Access { kRead, kWrite };
 
-  absl::Status Lock(OpKernelContext* ctx, const std::vector<int>& inputs, Access access);
+  // The variables are float32; from number `first_counter` on they are int32.
+  absl::Status Lock(OpKernelContext* ctx, const std::vector<int>& inputs, Access access,
+                    size_t first_counter = SIZE_MAX);
   ~Variables();
 
   const TensorShape& shape(int i) const { return vars_[i]->tensor()->shape(); }
   float* data(int i) const { return vars_[i]->tensor()->flat<float>().data(); }
+  int32_t* counters(int i) const { return vars_[i]->tensor()->flat<int32_t>().data(); }
   int64_t size() const { return static_cast<int64_t>(vars_.size()); }
 
  private:

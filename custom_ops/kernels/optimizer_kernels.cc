@@ -1,5 +1,5 @@
 #include <array>
-#include <cmath>
+#include <limits>
 #include <memory>
 #include <numeric>
 
@@ -18,49 +18,65 @@ absl::Status ExpectEpsilon(float epsilon) {
                                     std::to_string(epsilon));
 }
 
-// Adam: weight, momentum, velocity; step, learning rate, weight decay.
+// The variables of an update, locked and seen as rows along their first axis.
+struct UpdateInput {
+  std::array<float*, 3> data;
+  int32_t* last_step;
+  int64_t rows;
+  int64_t d;
+  bool unit_rows;
+};
+
+// Adam: weight, momentum, velocity, last step; step, learning rate, weight decay.
 class Adam {
  public:
-  static constexpr int kVariables = 3, kNumbers = 3;
+  static constexpr int kVariables = 3, kCounters = 1, kNumbers = 3;
 
   absl::Status Read(OpKernelConstruction* ctx) {
     TF_RETURN_IF_ERROR(ctx->GetAttr("beta_1", &beta_1_));
     TF_RETURN_IF_ERROR(ctx->GetAttr("beta_2", &beta_2_));
     TF_RETURN_IF_ERROR(ctx->GetAttr("epsilon", &epsilon_));
+    TF_RETURN_IF_ERROR(ctx->GetAttr("lazy", &lazy_));
     for (float beta : {beta_1_, beta_2_}) {
       if (beta >= 0 && beta < 1) continue;
       return absl::InvalidArgumentError("beta_1 and beta_2 must be in [0, 1); received " +
                                         std::to_string(beta));
     }
+    if (!lazy_ && beta_1_ * beta_1_ >= beta_2_) {
+      return absl::InvalidArgumentError(
+          "rows that catch up need beta_1 ** 2 < beta_2; received beta_1 = " +
+          std::to_string(beta_1_) + ", beta_2 = " + std::to_string(beta_2_));
+    }
     return ExpectEpsilon(epsilon_);
   }
 
   absl::Status Check(OpKernelContext* ctx) const {
-    const int64_t t = ctx->input(3).scalar<int64_t>()();
-    if (t >= 1) return absl::OkStatus();
-    return absl::InvalidArgumentError("step counts from 1; received " + std::to_string(t));
+    const int64_t t = ctx->input(4).scalar<int64_t>()();
+    if (t >= 1 && t < std::numeric_limits<int32_t>::max()) return absl::OkStatus();
+    return absl::InvalidArgumentError("step counts from 1 to 2147483646; received " +
+                                      std::to_string(t));
   }
 
-  AdamUpdate Update(OpKernelContext* ctx, const std::array<float*, 3>& data, int64_t d,
-                    bool unit_rows) const {
-    const double t = static_cast<double>(ctx->input(3).scalar<int64_t>()());
-    const double rate = ctx->input(4).scalar<float>()();
-    const double decay = ctx->input(5).scalar<float>()();
-    const double correction = std::sqrt(1.0 - std::pow(static_cast<double>(beta_2_), t)) /
-                              (1.0 - std::pow(static_cast<double>(beta_1_), t));
-    const AdamStep step = {static_cast<float>(rate * correction), beta_1_, beta_2_, epsilon_,
-                           static_cast<float>(rate * decay)};
-    return {data[0], data[1], data[2], d, step, unit_rows};
+  AdamUpdate Of(OpKernelContext* ctx, const UpdateInput& in) const {
+    const AdamSettings settings = {ctx->input(5).scalar<float>()(),
+                                   ctx->input(6).scalar<float>()(),
+                                   beta_1_,
+                                   beta_2_,
+                                   epsilon_,
+                                   ctx->input(4).scalar<int64_t>()()};
+    return {in.data[0], in.data[1], in.data[2], lazy_ ? nullptr : in.last_step, in.d,
+            settings,   in.unit_rows};
   }
 
  private:
   float beta_1_, beta_2_, epsilon_;
+  bool lazy_ = false;
 };
 
 // Adagrad: weight, accumulator; learning rate, weight decay.
 class Adagrad {
  public:
-  static constexpr int kVariables = 2, kNumbers = 2;
+  static constexpr int kVariables = 2, kCounters = 0, kNumbers = 2;
 
   absl::Status Read(OpKernelConstruction* ctx) {
     TF_RETURN_IF_ERROR(ctx->GetAttr("epsilon", &epsilon_));
@@ -69,11 +85,10 @@ class Adagrad {
 
   absl::Status Check(OpKernelContext*) const { return absl::OkStatus(); }
 
-  AdagradUpdate Update(OpKernelContext* ctx, const std::array<float*, 2>& data, int64_t d,
-                       bool unit_rows) const {
+  AdagradUpdate Of(OpKernelContext* ctx, const UpdateInput& in) const {
     const float rate = ctx->input(2).scalar<float>()();
     const float decay = ctx->input(3).scalar<float>()();
-    return {data[0], data[1], d, {rate, epsilon_, rate * decay}, unit_rows};
+    return {in.data[0], in.data[1], in.d, {rate, epsilon_, rate * decay}, in.unit_rows};
   }
 
  private:
@@ -134,6 +149,14 @@ struct Factors {
   }
 };
 
+// No gradient: rows make up for what they missed.
+struct Nothing {
+  static absl::Status Apply(OpKernelContext* ctx, int, int64_t rows, const AdamUpdate& update) {
+    update.CatchUpAll(rows, PoolOf(ctx));
+    return absl::OkStatus();
+  }
+};
+
 // An op that changes a weight and the optimizer's variables by one step. Variables of any rank are
 // seen as rows along their first axis.
 template <typename Optimizer, typename Gradient>
@@ -145,30 +168,41 @@ class UpdateOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    constexpr int kVariables = Optimizer::kVariables;
-    constexpr int kGradient = kVariables + Optimizer::kNumbers;
+    constexpr int kGradient = Optimizer::kVariables + Optimizer::kCounters + Optimizer::kNumbers;
     Variables variables;
-    std::vector<int> inputs(kVariables);
-    std::iota(inputs.begin(), inputs.end(), 0);
-    OP_REQUIRES_OK(ctx, variables.Lock(ctx, inputs, Variables::Access::kWrite));
-    const TensorShape& shape = variables.shape(0);
-    std::array<float*, kVariables> data;
-    for (int i = 0; i < kVariables; ++i) {
-      OP_REQUIRES(ctx, variables.shape(i) == shape,
-                  absl::InvalidArgumentError("weight and moments must have one shape"));
-      data[i] = variables.data(i);
-      huge_pages_.Use(i, data[i], shape.num_elements());
+    UpdateInput input{};
+    OP_REQUIRES_OK(ctx, Lock(ctx, &variables, &input));
+    for (int i = kGradient - Optimizer::kNumbers; i < kGradient; ++i) {
+      OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 0));
     }
-    for (int i = kVariables; i < kGradient; ++i) OP_REQUIRES_OK(ctx, ExpectRank(ctx, i, 0));
     OP_REQUIRES_OK(ctx, optimizer_.Check(ctx));
-    const int64_t rows = shape.dims() == 0 ? 1 : shape.dim_size(0);
-    int64_t d = 1;
-    for (int axis = 1; axis < shape.dims(); ++axis) d *= shape.dim_size(axis);
-    OP_REQUIRES_OK(
-        ctx, Gradient::Apply(ctx, kGradient, rows, optimizer_.Update(ctx, data, d, unit_rows_)));
+    OP_REQUIRES_OK(ctx, Gradient::Apply(ctx, kGradient, input.rows, optimizer_.Of(ctx, input)));
   }
 
  private:
+  absl::Status Lock(OpKernelContext* ctx, Variables* variables, UpdateInput* input) {
+    constexpr int kVariables = Optimizer::kVariables;
+    std::vector<int> inputs(kVariables + Optimizer::kCounters);
+    std::iota(inputs.begin(), inputs.end(), 0);
+    TF_RETURN_IF_ERROR(variables->Lock(ctx, inputs, Variables::Access::kWrite, kVariables));
+    const TensorShape& shape = variables->shape(0);
+    for (int i = 0; i < kVariables; ++i) {
+      if (variables->shape(i) != shape) {
+        return absl::InvalidArgumentError("weight and moments must have one shape");
+      }
+      input->data[i] = variables->data(i);
+      huge_pages_.Use(i, input->data[i], shape.num_elements());
+    }
+    input->rows = shape.dims() == 0 ? 1 : shape.dim_size(0);
+    input->d = 1;
+    for (int axis = 1; axis < shape.dims(); ++axis) input->d *= shape.dim_size(axis);
+    input->unit_rows = unit_rows_;
+    if (Optimizer::kCounters == 0) return absl::OkStatus();
+    input->last_step = variables->counters(kVariables);
+    return ExpectEqual(ctx, "length of last_step", variables->shape(kVariables).num_elements(),
+                       input->rows);
+  }
+
   Optimizer optimizer_;
   bool unit_rows_ = false;
   HugePages huge_pages_;
@@ -177,6 +211,7 @@ class UpdateOp : public OpKernel {
 using DenseAdam = UpdateOp<Adam, Dense>;
 using RowAdam = UpdateOp<Adam, Rows>;
 using RowGradientAdam = UpdateOp<Adam, Factors>;
+using CatchUpAdam = UpdateOp<Adam, Nothing>;
 using DenseAdagrad = UpdateOp<Adagrad, Dense>;
 using RowAdagrad = UpdateOp<Adagrad, Rows>;
 using RowGradientAdagrad = UpdateOp<Adagrad, Factors>;
@@ -184,6 +219,7 @@ using RowGradientAdagrad = UpdateOp<Adagrad, Factors>;
 REGISTER_KERNEL_BUILDER(Name("DslideDenseAdam").Device(DEVICE_CPU), DenseAdam);
 REGISTER_KERNEL_BUILDER(Name("DslideRowAdam").Device(DEVICE_CPU), RowAdam);
 REGISTER_KERNEL_BUILDER(Name("DslideRowGradientAdam").Device(DEVICE_CPU), RowGradientAdam);
+REGISTER_KERNEL_BUILDER(Name("DslideCatchUpAdam").Device(DEVICE_CPU), CatchUpAdam);
 REGISTER_KERNEL_BUILDER(Name("DslideDenseAdagrad").Device(DEVICE_CPU), DenseAdagrad);
 REGISTER_KERNEL_BUILDER(Name("DslideRowAdagrad").Device(DEVICE_CPU), RowAdagrad);
 REGISTER_KERNEL_BUILDER(Name("DslideRowGradientAdagrad").Device(DEVICE_CPU), RowGradientAdagrad);

@@ -93,20 +93,31 @@ def active_rows(selection: Selection) -> tuple[Labels, list[list[float]]]:
 
 
 class RowAdam:
-    """Adam that moves the rows of a gradient's support alone, in float64."""
+    """Adam on the rows of a gradient's support, which first make the steps missed; in float64."""
 
     def __init__(self, shape: Sequence[int], rate: float, decay: float = 0.0) -> None:
         self.m, self.v, self.t = np.zeros(shape), np.zeros(shape), 0
         self.rate, self.decay = rate, decay
+        self.last = np.zeros(shape[0], int)
 
     def update(self, weight: np.ndarray, gradient: np.ndarray, rows: np.ndarray) -> None:
+        self.catch_up(weight, rows)
         self.t += 1
-        g = gradient[rows]
+        self._step(weight, gradient[rows], rows, self.t)
+        self.last[rows] = self.t
+
+    def catch_up(self, weight: np.ndarray, rows: np.ndarray) -> None:
+        for step in range(1, self.t + 1):
+            late = rows[self.last[rows] < step]
+            self._step(weight, 0.0, late, step)
+        self.last[rows] = self.t
+
+    def _step(self, weight: np.ndarray, g: np.ndarray | float, rows: np.ndarray, t: int) -> None:
         self.m[rows] = 0.9 * self.m[rows] + 0.1 * g
-        self.v[rows] = 0.999 * self.v[rows] + 0.001 * g * g
-        m, v = self.m[rows] / (1 - 0.9**self.t), self.v[rows] / (1 - 0.999**self.t)
+        self.v[rows] = 0.999 * self.v[rows] + 0.001 * np.square(g)
+        m, v = self.m[rows] / (1 - 0.9**t), self.v[rows] / (1 - 0.999**t)
         # Keras adds epsilon before the bias correction of the second moment.
-        epsilon = 1e-7 / np.sqrt(1 - 0.999**self.t)
+        epsilon = 1e-7 / np.sqrt(1 - 0.999**t)
         weight[rows] -= self.rate * (m / (np.sqrt(v) + epsilon) + self.decay * weight[rows])
 
 

@@ -96,6 +96,66 @@ def test_stock_optimizers_train_as_on_dense(name, data):
     close(model.get_weights()[0], twin.get_weights()[0].T, relative=1e-4)
 
 
+def rare_rows(rng, step):
+    """Rows of a step: some each time, others after 1 to 150 steps, one in the first step alone."""
+    wanted = [row for row in range(UNITS - 1) if rng.random() < 1.0 / (1 + row**1.4)]
+    if step % 150 == 1:
+        wanted += [UNITS - 3, UNITS - 2]
+    return np.unique([*wanted, *([UNITS - 1] if step == 0 else [])])
+
+
+@pytest.mark.parametrize("decay", [None, 0.1])
+@pytest.mark.parametrize("always", [False, True], ids=["when updated", "every step"])
+def test_rows_that_catch_up_follow_adam(always, decay):
+    """200 steps of Keras' Adam, from gradients with rows that are missing for up to 150 of them."""
+    rng = np.random.default_rng(4)
+    start = rng.normal(size=(UNITS, DIM)).astype("float32")
+    ours, theirs = keras.Variable(start), keras.Variable(start)
+    sparse_adam = SparseAdam(0.01, weight_decay=decay)
+    adam = keras.optimizers.AdamW(0.01, weight_decay=decay or 0.0)
+    for step in range(200):
+        rows = rare_rows(rng, step)
+        if always:
+            # Then what the gradient is made of is Adam's too.
+            sparse_adam.catch_up()
+            close(ours.numpy(), theirs.numpy(), relative=2e-4)
+            values = np.tanh(ours.numpy()[rows] + rng.normal(size=(len(rows), DIM)))
+        else:
+            values = rng.normal(size=(len(rows), DIM))
+        values = tf.constant(values, tf.float32)
+        slices = tf.IndexedSlices(values, tf.constant(rows), [UNITS, DIM])
+        sparse_adam.apply([slices], [ours])
+        adam.apply([tf.convert_to_tensor(slices)], [theirs])
+    sparse_adam.finalize_variable_values([ours])
+    close(ours.numpy(), theirs.numpy(), relative=2e-4)
+    for mine, other in zip(
+        (sparse_adam._momentums, sparse_adam._velocities),
+        (adam._momentums, adam._velocities),
+        strict=True,
+    ):
+        close(mine[0].numpy(), other[0].numpy(), relative=1e-4)
+    assert np.abs(theirs.numpy() - start).max() > 0.1
+
+
+def test_fit_leaves_no_row_behind(data):
+    x, y = data
+    model = wide_model(UNITS, DIM, sampler=UniformSampler(5))
+    model.compile(SparseAdam(0.05), SlideCrossentropy())
+    model.fit(x, y, batch_size=2, epochs=3, verbose=0)
+    optimizer, before = model.optimizer, model.get_weights()
+    assert all((last.numpy() == optimizer.iterations).all() for last in optimizer._last_steps)
+    optimizer.catch_up()
+    for weight, same in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, same)
+
+
+def test_betas_that_rows_cannot_catch_up_with():
+    with pytest.raises(ValueError, match=r"beta_1 \*\* 2.*0\.8"):
+        SparseAdam(beta_1=0.9, beta_2=0.8)
+    assert SparseAdam(beta_1=0.9, beta_2=0.8, lazy=True).get_config()["lazy"]
+    SparseAdam().catch_up()  # not built: nothing to do
+
+
 CLIPS = [{"clipnorm": 0.05}, {"global_clipnorm": 0.05}, {"clipvalue": 0.01}, {"clipnorm": 1e3}]
 
 

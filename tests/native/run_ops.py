@@ -206,11 +206,12 @@ def _adam(tf: Any, ops: Any, parts: Any) -> dict[str, Any]:
     given = inputs()
     results = {}
 
-    def step(name: str, state: AdamState, update: Any, *rest: Any) -> None:
+    def step(name: str, state: AdamState, update: Any, *rest: Any, missed: int = 0) -> None:
         variables = [tf.Variable(a) for a in state]
+        last_step = np.full(state.weight.shape[:1], ADAM.step - 1 - missed, np.int32)
         numbers = (ADAM.learning_rate, ADAM.weight_decay)
         arguments = ops.AdamArguments(
-            *map(ops.handle, variables),
+            *map(ops.handle, (*variables, tf.Variable(last_step))),
             tf.constant(ADAM.step, tf.int64),
             *map(tf.constant, numbers),
             ADAM.beta_1,
@@ -224,6 +225,7 @@ def _adam(tf: Any, ops: Any, parts: Any) -> dict[str, Any]:
     rows, gradient = tf.constant(given["repeated_rows"], tf.int32), given["row_gradient"]
     step("row_adam", kernel_state(), ops.row_adam, rows, tf.constant(gradient))
     step("fused_adam", kernel_state(), ops.row_gradient_adam, parts)
+    step("late_adam", kernel_state(), ops.catch_up_adam, missed=2)
     return results
 
 

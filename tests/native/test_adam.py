@@ -27,22 +27,28 @@ settings_case = pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"st
 
 
 class Variables:
-    """A weight and its moments as TensorFlow variables."""
+    """A weight and its moments as TensorFlow variables; `last_step` of rows that missed some."""
 
-    def __init__(self, rng, *shape):
+    def __init__(self, rng, *shape, last_step=None):
         weight, momentum, velocity = floats(rng, *shape), floats(rng, *shape), floats(rng, *shape)
         self.start = AdamState(weight, np.float32(0.1) * momentum, np.square(velocity))
         self.variables = [tf.Variable(a) for a in self.start]
+        self.last_step = None if last_step is None else tf.Variable(last_step, dtype=tf.int32)
 
-    def arguments(self, settings):
+    def arguments(self, settings, lazy=False):
+        if self.last_step is None:
+            # All rows took part in the step before.
+            rows = self.start.weight.shape[:1]
+            self.last_step = tf.Variable(np.full(rows, settings.step - 1, np.int32))
         return ops.AdamArguments(
-            *map(ops.handle, self.variables),
+            *map(ops.handle, (*self.variables, self.last_step)),
             tf.constant(settings.step, tf.int64),
             tf.constant(settings.learning_rate),
             tf.constant(settings.weight_decay),
             settings.beta_1,
             settings.beta_2,
             settings.epsilon,
+            lazy,
         )
 
     def state(self):
@@ -94,6 +100,7 @@ def test_dense_adam_equals_keras(rng):
     optimizer = keras.optimizers.Adam(0.01, weight_decay=0.004)
     optimizer.build([variable])
     ours = [tf.Variable(a) for a in (weight, np.zeros_like(weight), np.zeros_like(weight))]
+    ours.append(tf.Variable(tf.zeros([31], tf.int32)))
     for step in range(1, 51):
         gradient = tf.constant(floats(rng, 31, 9))
         optimizer.apply([gradient])
@@ -253,3 +260,116 @@ def test_adam_inside_a_graph_runs_once_and_in_order(rng, shared):
         assert (np.abs(one - two) > 1e-4).all()
     changed = np.flatnonzero((variables.state().weight != variables.start.weight).any(1))
     np.testing.assert_array_equal(changed, np.union1d([0, 4, 9], shared))
+
+
+# Rows that catch up.
+LATE = (
+    AdamSettings(200, 1e-2, epsilon=1e-7),
+    AdamSettings(151, 1e-2, 0.1, epsilon=1e-3),
+    AdamSettings(40, 0.1, beta_1=0.5, beta_2=0.9),
+    AdamSettings(60, 0.1, beta_1=0.0),
+    AdamSettings(1500, 1e-3, 0.01),
+)
+late_case = pytest.mark.parametrize("settings", LATE, ids=lambda s: f"step{s.step}")
+
+
+def late_variables(rng, units, d, step):
+    """Rows that missed nothing, all, or anything between."""
+    last_step = rng.integers(0, step, units)
+    last_step[:2] = step - 1, 1
+    return Variables(rng, units, d, last_step=last_step)
+
+
+def assert_caught_up(variables, expected, settings):
+    """What is simplified, the part of epsilon, is a small share of what a row moved."""
+    state = variables.state()
+    np.testing.assert_allclose(state.momentum, expected.momentum, rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(state.velocity, expected.velocity, rtol=1e-4, atol=1e-9)
+    moved = np.abs(expected.weight - variables.start.weight)
+    error = np.abs(state.weight - expected.weight)
+    np.testing.assert_array_less(error, 3e-3 * moved + 1e-6)
+    assert moved.max() > settings.learning_rate
+
+
+@late_case
+@pytest.mark.parametrize("d", [1, 7, 33])
+def test_rows_make_up_for_the_steps_that_they_missed(rng, settings, d):
+    """Against one step of dense Adam after the other."""
+    units = 40
+    dense, by_row, brought = (
+        late_variables(np.random.default_rng(3), units, d, settings.step) for _ in range(3)
+    )
+    gradient = floats(rng, units, d)
+    last_step = dense.last_step.numpy()
+    late = reference.missed_adam(dense.start, last_step, settings)
+
+    ops.dense_adam(dense.arguments(settings), tf.constant(gradient))
+    expected = reference.adam(late, gradient, settings)
+    assert_caught_up(dense, expected, settings)
+    assert (dense.last_step.numpy() == settings.step).all()
+
+    rows = np.sort(rng.choice(units, 25, replace=False))
+    ops.row_adam(by_row.arguments(settings), tf.constant(rows, tf.int32), gradient[rows])
+    for all_rows, some in zip(dense.state(), by_row.state(), strict=True):
+        np.testing.assert_allclose(some[rows], all_rows[rows], rtol=1e-6, atol=1e-7)
+    others = np.setdiff1d(np.arange(units), rows)
+    for got, old in zip(by_row.state(), by_row.start, strict=True):
+        assert bits_equal(got[others], old[others])
+    expected_last = np.where(np.isin(np.arange(units), rows), settings.step, last_step)
+    np.testing.assert_array_equal(by_row.last_step, expected_last)
+
+    ops.catch_up_adam(brought.arguments(settings))
+    assert_caught_up(brought, late, settings)
+    assert (brought.last_step.numpy() == settings.step - 1).all()
+    # Whether before the step or within it.
+    ops.dense_adam(brought.arguments(settings), tf.constant(gradient))
+    for one, two in zip(brought.state(), dense.state(), strict=True):
+        assert bits_equal(one, two)
+
+
+def test_long_gaps_follow_on_short_ones(rng):
+    """From 512 missed steps on a closed form takes the place of the sum."""
+    settings = AdamSettings(5000, 1e-2)
+    last_step = 4999 - np.array([510, 511, 512, 513, 514, 600, 2000, 4900])
+    variables = Variables(rng, len(last_step), 5, last_step=last_step)
+    late = reference.missed_adam(variables.start, last_step, settings)
+    ops.catch_up_adam(variables.arguments(settings))
+    assert_caught_up(variables, late, settings)
+
+
+def test_rows_that_never_moved_stay(rng):
+    settings = AdamSettings(700, 0.1, epsilon=0.0)
+    variables = Variables(rng, 9, 20, last_step=np.arange(9) * 80)
+    variables.start = AdamState(variables.start.weight, *np.zeros((2, 9, 20), np.float32))
+    for variable, value in zip(variables.variables, variables.start, strict=True):
+        variable.assign(value)
+    ops.catch_up_adam(variables.arguments(settings))
+    for got, old in zip(variables.state(), variables.start, strict=True):
+        np.testing.assert_array_equal(got, old)
+
+
+def test_fused_adam_catches_up_as_row_adam_does(rng):
+    settings = AdamSettings(90, 0.05, 0.01)
+    active = random_active_set(rng, 30, 60, 20, 9)
+    x, coef = floats(rng, 30, 17), floats(rng, len(active.listed().ids))
+    view = ops.csc_from_csr(active_to_tf(active), 60)
+    factors = ops.GradientFactors(tf.constant(x), *values_to_tf(active, coef), view)
+    fused, apart = (late_variables(np.random.default_rng(3), 60, 17, 90) for _ in range(2))
+    ops.row_gradient_adam(fused.arguments(settings), factors)
+    slices = ops.row_gradient(factors, ops.handle(apart.variables[0]))
+    ops.row_adam(apart.arguments(settings), slices.indices, slices.values)
+    for one, two in zip(fused.state(), apart.state(), strict=True):
+        assert bits_equal(one, two)
+    np.testing.assert_array_equal(fused.last_step, apart.last_step)
+
+
+def test_lazy_rows_miss_nothing(rng):
+    settings = AdamSettings(200, 0.1, 0.01)
+    variables = late_variables(rng, 20, 6, 200)
+    before = variables.last_step.numpy()
+    gradient = floats(rng, 20, 6)
+    ops.catch_up_adam(variables.arguments(settings, lazy=True))
+    ops.row_adam(variables.arguments(settings, lazy=True), tf.range(20), tf.constant(gradient))
+    expected = reference.adam(variables.start, gradient, settings)
+    variables.assert_equals(expected, settings, np.abs(gradient))
+    np.testing.assert_array_equal(variables.last_step, before)

@@ -259,7 +259,7 @@ def test_adam_with_repeated_rows(data):
     variables = [tf.Variable(a) for a in start]
     step = AdamSettings(1, 0.5)
     arguments = ops.AdamArguments(
-        *map(ops.handle, variables),
+        *map(ops.handle, (*variables, tf.Variable(tf.zeros([units], tf.int32)))),
         tf.constant(step.step, tf.int64),
         tf.constant(step.learning_rate),
         tf.constant(step.weight_decay),

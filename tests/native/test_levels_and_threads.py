@@ -232,11 +232,15 @@ def test_best_of_each_row_at_each_level(results):
     np.testing.assert_allclose(chosen, best, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dense_adam", "row_adam", "fused_adam"])
+@pytest.mark.parametrize("name", ["dense_adam", "row_adam", "fused_adam", "late_adam"])
 def test_adam_at_each_level(results, name):
     given, settings = run_ops.inputs(), run_ops.ADAM
     if name == "dense_adam":
         expected = reference.adam(given["state"], given["gradient"], settings)
+    elif name == "late_adam":
+        start = run_ops.kernel_state()
+        last_step = np.full(len(start.weight), settings.step - 3)
+        expected = reference.missed_adam(start, last_step, settings)
     else:
         rows, gradient = given["repeated_rows"], given["row_gradient"]
         if name == "fused_adam":

@@ -55,6 +55,7 @@ BETAS = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
 
 def adam(**more):
     variables = {name: variable(UNITS, D) for name in ("weight", "momentum", "velocity")}
+    variables["last_step"] = variable(UNITS, dtype=tf.int32)
     numbers = {"step": int64(1)[0], "learning_rate": 0.1, "weight_decay": 0.0}
     return variables | numbers | BETAS | more
 
@@ -261,6 +262,7 @@ SOUND = {
     "dense_adam": lambda: adam(gradient=tf.ones([UNITS, D])),
     "row_adam": lambda: adam(rows=int32(4, 1), gradient=tf.ones([2, D])),
     "row_gradient_adam": lambda: adam(x=X, **COEFS, **VIEW),
+    "catch_up_adam": adam,
     "dense_adagrad": lambda: adagrad(gradient=tf.ones([UNITS, D])),
     "row_adagrad": lambda: adagrad(rows=int32(4, 1), gradient=tf.ones([2, D])),
     "row_gradient_adagrad": lambda: adagrad(x=X, **COEFS, **VIEW),
@@ -277,7 +279,7 @@ SPARSE_LINEAR_OPS = (
     "sparse_linear_top_k",
     "sparse_linear_losses",
 )
-ADAM_OPS = ("dense_adam", "row_adam", "row_gradient_adam")
+ADAM_OPS = ("dense_adam", "row_adam", "row_gradient_adam", "catch_up_adam")
 ADAGRAD_OPS = ("dense_adagrad", "row_adagrad", "row_gradient_adagrad")
 UPDATING_OPS = ADAM_OPS + ADAGRAD_OPS
 
@@ -930,11 +932,20 @@ def test_bad_adagrad(op):
         {"beta_2": 1.5},
         {"beta_2": float("nan")},
         {"epsilon": -1.0},
+        {"step": int64(2**31)[0]},
+        {"beta_1": 0.9, "beta_2": 0.81},
     ],
     ids=str,
 )
 def test_adam_settings_that_make_nan(op, changes):
     assert_refused(op, **changes)
+
+
+@pytest.mark.parametrize("op", ADAM_OPS)
+def test_last_steps_that_are_not_one_a_row(op):
+    assert "last_step" in assert_refused(op, last_step=variable(UNITS + 1, dtype=tf.int32))
+    assert "int32" in assert_refused(op, last_step=variable(UNITS))
+    assert "float" in assert_refused(op, momentum=variable(UNITS, D, dtype=tf.int32))
 
 
 # What TensorFlow is told about shapes when it builds a graph.

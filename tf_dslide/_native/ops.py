@@ -30,6 +30,7 @@ from tf_dslide._native.hashing import (
     wta_codes,
 )
 from tf_dslide._native.optimizers import (
+    catch_up_adam,
     AdagradArguments,
     AdamArguments,
     dense_adagrad,
@@ -106,6 +107,7 @@ __all__ = [
     "binary_crossentropy",
     "build_tables",
     "canonical_labels",
+    "catch_up_adam",
     "cooccurrences",
     "crossentropy_of_parts",
     "csc_from_csr",

@@ -11,17 +11,23 @@ _ops = load()
 
 
 class AdamArguments(NamedTuple):
-    """What the three Adam ops share; with `unit_rows` rows that move get length 1."""
+    """What the Adam ops share; with `unit_rows` rows that move get length 1.
+
+    `last_step` counts for each row, `int32`, the last step that it took part in. Unless `lazy`, a
+    row first makes up for the steps that it missed.
+    """
 
     weight: tf.Tensor
     momentum: tf.Tensor
     velocity: tf.Tensor
+    last_step: tf.Tensor
     step: tf.Tensor
     learning_rate: tf.Tensor
     weight_decay: tf.Tensor
     beta_1: float
     beta_2: float
     epsilon: float
+    lazy: bool = False
     unit_rows: bool = False
 
 
@@ -49,6 +55,11 @@ def row_adam(arguments: AdamArguments, rows: tf.Tensor, gradient: tf.Tensor) -> 
 def row_gradient_adam(arguments: AdamArguments, factors: GradientFactors) -> tf.Operation:
     """One step of Adam on the neurons of a view, whose gradients never reach memory."""
     return _ops.dslide_row_gradient_adam(**arguments._asdict(), **factors.inputs())
+
+
+def catch_up_adam(arguments: AdamArguments) -> tf.Operation:
+    """Makes up for what all rows missed before the step, which itself is not done."""
+    return _ops.dslide_catch_up_adam(**arguments._asdict())
 
 
 def dense_adagrad(arguments: AdagradArguments, gradient: tf.Tensor) -> tf.Operation:

@@ -175,8 +175,11 @@ def _owners_of_slots(optimizer: Any) -> dict[int, Any]:
 
     Keras' optimizers have a list of slots a kind, one for each variable in order.
 
+    A slot may lack its variable's last axes, as one number a row: all ranks have it where another
+    axis is split.
+
     Raises:
-        CheckpointError: There is state of a variable that is split that has not its shape.
+        CheckpointError: There is state of a variable that is split that has another shape.
     """
     # LossScaleOptimizer has another one at work.
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
@@ -188,11 +191,12 @@ def _owners_of_slots(optimizer: Any) -> dict[int, Any]:
         for slot, owner in zip(slots, owners, strict=False):
             if not isinstance(slot, keras.Variable) or shard_of(owner) is None:
                 continue
-            if len(slots) != len(owners) or tuple(slot.shape) != tuple(owner.shape):
+            if len(slots) != len(owners) or slot.shape != owner.shape[: max(1, len(slot.shape))]:
                 raise CheckpointError(
                     f"{type(optimizer).__name__} keeps {slot.path} of shape {tuple(slot.shape)} "
                     f"for {owner.path} of shape {tuple(owner.shape)}, which is split over ranks: "
                     "such state cannot be saved"
                 )
-            split[id(slot)] = owner
+            if len(slot.shape) > axis_of(owner):
+                split[id(slot)] = owner
     return split

@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "custom_ops/core/optimizers.h"
 #include "custom_ops/core/simd.h"
 #include "custom_ops/core/sparse_products.h"
 #include "tests/native/core_check/check.h"
@@ -12,7 +13,9 @@ namespace dslide {
 namespace {
 
 // Adam.
-const AdamStep kStep = {0.02f, 0.9f, 0.99f, 1e-3f, 0.003f};
+const AdamSettings kSettings = {0.01, 0.3, 0.9f, 0.99f, 1e-3f, 30};
+const AdamStep kStep = {static_cast<float>(kSettings.rate * kSettings.Correction(30)), 0.9f, 0.99f,
+                        1e-3f, 0.003f};
 
 struct Moments {
   Floats weight, momentum, velocity;
@@ -21,8 +24,11 @@ struct Moments {
       : weight(source->Array(size)), momentum(source->Array(size)), velocity(source->Array(size)) {
     for (float& value : velocity) value *= value;
   }
-  AdamUpdate Update(int64_t d, bool unit_rows = false) {
-    return {weight.data(), momentum.data(), velocity.data(), d, kStep, unit_rows};
+  AdamUpdate Update(int64_t d) {
+    return {weight.data(), momentum.data(), velocity.data(), nullptr, d, kSettings};
+  }
+  AdamUpdate Update(int64_t d, Ints* last_step) {
+    return {weight.data(), momentum.data(), velocity.data(), last_step->data(), d, kSettings};
   }
 };
 
@@ -71,6 +77,77 @@ void CheckDenseAdam() {
                 kStep);
     CheckAdamIsSame(one, loop, "DenseAdam by one loop");
     CheckStep(start, one, Doubles(gradient.begin(), gradient.end()), Doubles(n, 0), "DenseAdam");
+  }
+}
+
+// The factors of missed steps against the steps themselves, with the momentum 1 and the velocity 1.
+void CheckMissedSteps() {
+  for (double beta_1 : {0.0, 0.5, 0.9}) {
+    for (double decay : {0.0, 0.1}) {
+      const int64_t last = 1400;
+      const MissedSteps missed({0.01, decay, beta_1, 0.999, 0.0, last});
+      for (int64_t n : {1, 2, 100, 511, 512, 513, 1000, 1399}) {
+        double drift = 0, keep = 1;
+        for (int64_t j = 1; j <= n; ++j) {
+          const int64_t step = last - n + j;
+          const double correction =
+              std::sqrt(1 - std::pow(0.999, step)) / (1 - std::pow(beta_1, step));
+          drift += 0.01 * correction * std::pow(beta_1, j) / std::sqrt(std::pow(0.999, j));
+          keep *= 1 - 0.01 * decay;
+        }
+        const AdamMissed got = missed.Of(n);
+        const std::string what = "MissedSteps::Of " + std::to_string(n);
+        CheckClose({got.drift, got.keep, got.keep_2}, {drift, keep, std::pow(0.999, n)},
+                   {(n > 512 ? 0.1 : 1e-5) * drift, 1e-5, 1e-5}, what);
+        Check(std::abs(got.keep_1 - std::pow(beta_1, n)) < 1e-6, what);
+      }
+    }
+  }
+}
+
+// Rows that are behind: in one sweep or in two, on one thread or on four.
+void CheckCatchingUp() {
+  Source source(27);
+  const int64_t rows = 50, d = 37;
+  const Moments start(rows * d, &source);
+  const Floats gradient = source.Array(rows * d);
+  Ints last(rows), all(rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    last[row] = source.Integer(30);
+    all[row] = static_cast<int32_t>(row);
+  }
+  Moments apart = start;
+  Ints apart_last = last;
+  apart.Update(d, &apart_last).CatchUpAll(rows, Alone);
+  Check(apart_last == Ints(rows, 29), "AdamUpdate::CatchUpAll: last_step");
+  for (int64_t i = 0; i < rows * d; ++i) {
+    const int64_t missed = 29 - last[i / d];
+    const double left = std::pow(0.9, missed) * start.momentum[i];
+    Check(std::abs(apart.momentum[i] - left) < 1e-5, "AdamUpdate::CatchUpAll: momentum");
+    Check(missed == 0 ? apart.weight[i] == start.weight[i] : apart.weight[i] != start.weight[i],
+          "AdamUpdate::CatchUpAll: weight");
+  }
+  UpdateAll(apart.Update(d, &apart_last), rows * d, gradient.data(), Alone);
+  for (const ParallelFor& pool : kPools) {
+    Moments dense = start, by_row = start, brought = start, one_by_one = start;
+    Ints dense_last = last, row_last = last, brought_last = last, one_last = last;
+    UpdateAll(dense.Update(d, &dense_last), rows * d, gradient.data(), pool);
+    UpdateRows(by_row.Update(d, &row_last), all.data(), rows, gradient.data(), pool);
+    brought.Update(d, &brought_last).CatchUpAll(rows, pool);
+    UpdateAll(brought.Update(d, &brought_last), rows * d, gradient.data(), pool);
+    const AdamUpdate update = one_by_one.Update(d, &one_last);
+    update.CatchUp(0, 3);
+    for (int64_t row = 0; row < rows; ++row) update.MoveRow(row, &gradient[row * d]);
+    for (const Moments* other : {&dense, &by_row, &brought, &one_by_one}) {
+      // A row alone, or all as one array: some weights are treated in a vector or not.
+      for (int64_t i = 0; i < rows * d; ++i) {
+        Check(std::abs(other->weight[i] - apart.weight[i]) < 1e-6, "late rows: weight");
+        Check(std::abs(other->momentum[i] - apart.momentum[i]) < 1e-6, "late rows: momentum");
+      }
+    }
+    for (const Ints& steps : {apart_last, dense_last, row_last, brought_last, one_last}) {
+      Check(steps == Ints(rows, 30), "late rows: last_step");
+    }
   }
 }
 
@@ -221,7 +298,8 @@ void CheckRowUpdates() {
   });
 }
 
-const Checks kChecks = {CheckDenseAdam, CheckDenseAdagrad, CheckGroupedRows, CheckRowUpdates};
+const Checks kChecks = {CheckDenseAdam,   CheckDenseAdagrad, CheckGroupedRows,
+                        CheckMissedSteps, CheckCatchingUp,   CheckRowUpdates};
 
 }  // namespace
 }  // namespace dslide
