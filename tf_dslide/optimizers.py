@@ -119,7 +119,7 @@ def _has_unit_rows(variable: Any) -> bool:
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
 class SparseAdam(_RowOptimizer):
-    """Adam at the cost of the rows that a gradient names: the others catch up when they are next used.
+    """Adam at the cost of the rows that a gradient names: others catch up when they are next used.
 
     For a gradient that is a `tf.IndexedSlices`, as `DSlideDense` and `SparseDense` give, the
     moments and weights of its rows alone change. Adam also moves rows without a gradient: their

@@ -47,7 +47,7 @@ void MissedSteps::List() const {
   double drift = 0.0, keep_1 = 1.0, keep_2 = 1.0, keep = 1.0;
   for (int64_t missed = 1; missed <= most; ++missed) {
     // The first of these steps comes before those of a row that missed one less.
-    drift = ratio() * (correction[most - missed + 1] + drift);
+    drift = ratio() * (correction[most - missed + 1] * keep + drift);
     keep_1 *= settings_.beta_1;
     keep_2 *= settings_.beta_2;
     keep *= 1.0 - settings_.rate * settings_.decay;
@@ -56,13 +56,31 @@ void MissedSteps::List() const {
 }
 
 AdamMissed MissedSteps::Long(int64_t missed) const {
-  // The bias corrections change slowly: those of the mean step stand for all.
-  const double n = static_cast<double>(missed), mean = std::min(n, 1.0 / (1.0 - ratio()));
-  const double sum = ratio() * (1.0 - std::pow(ratio(), n)) / (1.0 - ratio());
-  const double correction = settings_.Correction(settings_.step - n + mean);
-  return Missed(settings_.rate * correction * sum, std::pow(settings_.beta_1, n),
-                std::pow(settings_.beta_2, n),
-                std::pow(1.0 - settings_.rate * settings_.decay, n));
+  const double n = static_cast<double>(missed);
+  const double sum = Endless(settings_.step - missed) -
+                     std::pow(ratio(), n) * Endless(settings_.step);
+  const double keep = 1.0 - settings_.rate * settings_.decay;
+  return Missed(settings_.rate * sum * std::pow(keep, n - MeanStep()),
+                std::pow(settings_.beta_1, n), std::pow(settings_.beta_2, n), std::pow(keep, n));
+}
+
+// The step about which the terms of an endless sum lie.
+double MissedSteps::MeanStep() const { return 1.0 / (1.0 - ratio()); }
+
+double MissedSteps::Endless(int64_t last) const {
+  // Later on the bias corrections change so slowly that those of the mean step stand for all.
+  auto late = [this](double step) {
+    return settings_.Correction(step + MeanStep()) * ratio() / (1.0 - ratio());
+  };
+  if (last >= kListed) return late(static_cast<double>(last));
+  std::call_once(early_once_, [&] {
+    early_.resize(kListed);
+    double sum = late(kListed);
+    for (int64_t step = kListed - 1; step >= 0; --step) {
+      sum = early_[step] = ratio() * (settings_.Correction(step + 1.0) + sum);
+    }
+  });
+  return early_[last];
 }
 
 namespace {
@@ -140,9 +158,8 @@ void UpdateAll(const RowUpdate& update, int64_t count, const float* gradient,
                const ParallelFor& parallel) {
   if (count == 0) return;
   const int64_t rows = count / update.d();
-  parallel(rows, 1 + StreamCost(update.d()) / 8, [&](int64_t begin, int64_t end) {
-    update.CatchUp(begin, end - begin);
-  });
+  parallel(rows, 1 + StreamCost(update.d()) / 8,
+           [&](int64_t begin, int64_t end) { update.CatchUp(begin, end - begin); });
   // Whole blocks of vectors: whether a weight is treated in a vector or alone must not depend on
   // where the range is cut, for the two may round differently.
   constexpr int64_t kBlock = 64;

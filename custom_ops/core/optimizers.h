@@ -79,16 +79,20 @@ class MissedSteps {
   AdamMissed Of(int64_t missed) const;
 
  private:
-  // Longer gaps follow the limit of a closed form: by then a gradient has no more effect.
+  // So many are summed up; longer gaps follow a closed form.
   static constexpr int64_t kListed = 512;
 
   void List() const;
   AdamMissed Long(int64_t missed) const;
+  // The sum of what all steps after `last` would bring.
+  double Endless(int64_t last) const;
+  double MeanStep() const;
   double ratio() const;
 
   AdamSettings settings_;
-  mutable std::once_flag once_;
-  mutable std::vector<AdamMissed> listed_;
+  mutable std::once_flag once_, early_once_;
+  mutable std::vector<AdamMissed> listed_;  // by the number missed
+  mutable std::vector<double> early_;       // endless sums by the last step
 };
 
 // Adam with the variable's two moments and, for each row, the last step that it took part in.

@@ -64,8 +64,8 @@ class Adam {
                                    beta_2_,
                                    epsilon_,
                                    ctx->input(4).scalar<int64_t>()()};
-    return {in.data[0], in.data[1], in.data[2], lazy_ ? nullptr : in.last_step, in.d,
-            settings,   in.unit_rows};
+    return {in.data[0], in.data[1], in.data[2],  lazy_ ? nullptr : in.last_step,
+            in.d,       settings,   in.unit_rows};
   }
 
  private:

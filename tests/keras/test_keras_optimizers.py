@@ -471,6 +471,7 @@ def test_variables_and_state():
     assert [tuple(v.shape) for v in optimizer.variables] == [
         *((), ()),
         *((7, 3), (7, 3), (7,), (7,)),
+        *((7,), (7,)),
     ]
     with pytest.raises(ValueError, match="Unknown variable"):
         optimizer.apply([tf.constant(1.0)], [keras.Variable(1.0)])

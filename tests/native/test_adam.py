@@ -281,14 +281,14 @@ def late_variables(rng, units, d, step):
 
 
 def assert_caught_up(variables, expected, settings):
-    """What is simplified, the part of epsilon, is a small share of what a row moved."""
+    """What is simplified, the part of epsilon, is a hundredth of a step or of a long way."""
     state = variables.state()
     np.testing.assert_allclose(state.momentum, expected.momentum, rtol=1e-4, atol=1e-9)
     np.testing.assert_allclose(state.velocity, expected.velocity, rtol=1e-4, atol=1e-9)
     moved = np.abs(expected.weight - variables.start.weight)
     error = np.abs(state.weight - expected.weight)
-    np.testing.assert_array_less(error, 3e-3 * moved + 1e-6)
-    assert moved.max() > settings.learning_rate
+    np.testing.assert_array_less(error, 3e-3 * moved + 1e-2 * settings.learning_rate)
+    assert settings.beta_1 == 0 or moved.max() > settings.learning_rate
 
 
 @late_case

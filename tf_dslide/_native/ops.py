@@ -30,9 +30,9 @@ from tf_dslide._native.hashing import (
     wta_codes,
 )
 from tf_dslide._native.optimizers import (
-    catch_up_adam,
     AdagradArguments,
     AdamArguments,
+    catch_up_adam,
     dense_adagrad,
     dense_adam,
     row_adagrad,

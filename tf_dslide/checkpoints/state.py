@@ -197,6 +197,7 @@ def _owners_of_slots(optimizer: Any) -> dict[int, Any]:
                     f"for {owner.path} of shape {tuple(owner.shape)}, which is split over ranks: "
                     "such state cannot be saved"
                 )
-            if len(slot.shape) > axis_of(owner):
+            axis = axis_of(owner)
+            if axis is not None and axis < len(slot.shape):
                 split[id(slot)] = owner
     return split
