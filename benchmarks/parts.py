@@ -76,7 +76,6 @@ class Clock:
 OPS_OF_SAMPLERS = {
     "sim_hash_codes": "hash",
     "select_from_tables": "select",
-    "select_for_batch": "select",
     "sample_neurons": "sample",
     "log_importance_weights": "sample",
 }

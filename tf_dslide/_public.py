@@ -22,7 +22,6 @@ from tf_dslide.samplers import (
     LogUniformSampler,
     LshSampler,
     Sampler,
-    SharedLshSampler,
     UniformSampler,
 )
 from tf_dslide.top_k_model import top_k_model
@@ -45,7 +44,6 @@ __all__ = [
     "PrecisionAtK",
     "PropensityScoredPrecisionAtK",
     "Sampler",
-    "SharedLshSampler",
     "SimHash",
     "SlideBinaryCrossentropy",
     "SlideCrossentropy",

@@ -48,7 +48,7 @@ class DSlideHidden(HashedLayer):
         kernel_constraint: What `kernel` is projected to after a step, at the cost of all weights,
             but for `UnitRows`.
         bias_constraint: What `bias` is projected to after a step.
-        sampler: Chooses the active neurons: `LshSampler`, `SharedLshSampler` or `AllNeurons`, or
+        sampler: Chooses the active neurons: `LshSampler` or `AllNeurons`, or
             its name; `None` is `LshSampler(random=0, head=0)`. A share of `random` neurons is
             active in training only; nothing is added to their logits.
         inference: `"sampled"`: outside training the sampler chooses too, the same neurons for the
@@ -126,7 +126,7 @@ class DSlideHidden(HashedLayer):
         if isinstance(sampler, (samplers.UniformSampler, samplers.LogUniformSampler)):
             raise ValueError(
                 f"`sampler` of a DSlideHidden must look at the input; {type(sampler).__name__} "
-                "chooses by chance. Use LshSampler, SharedLshSampler or AllNeurons."
+                "chooses by chance. Use LshSampler or AllNeurons."
             )
         super().__init__(
             sampler,

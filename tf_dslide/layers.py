@@ -518,7 +518,7 @@ class DSlideDense(HashedLayer):
             weights, but for `UnitRows`.
         bias_constraint: What `bias` is projected to after a step.
         sampler: Chooses the neurons that take part in a training step: a sampler of this package,
-            its name, or `None` for `SharedLshSampler()`.
+            its name, or `None` for `LshSampler()`.
         strategy: An `MPIModelParallel` that splits the units over ranks; by default the one whose
             `scope()` is open, if any.
         name: Name of the layer.

@@ -190,7 +190,9 @@ class SparseAdam(_RowOptimizer):
             variables, ["momentum", "velocity"]
         )
         self._last_steps = [
-            self.add_variable(tuple(v.shape[:1]), dtype="int32", name=f"last_step_{v.name}")
+            self.add_variable(
+                tuple(v.shape[:1]), dtype="int32", name=f"{v.path.replace('/', '_')}_last_step"
+            )
             for v in variables
         ]
 

@@ -3,6 +3,7 @@
 A sampler is a small description that can be saved. A layer turns it into a `Selector`.
 """
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -11,16 +12,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_dslide._checks import require_one_of, require_positive
-from tf_dslide.hashing import HashFamily, SimHash
+from tf_dslide._checks import require_positive
+from tf_dslide.hashing import HashFamily
 from tf_dslide.selectors import (
-    Counts,
     NothingSelector,
     RandomSelector,
     Selector,
-    SharedTableSelector,
+    TableOptions,
     TableSelector,
-    TableSettings,
 )
 from tf_dslide.sharding import Shard
 
@@ -66,21 +65,23 @@ class AllNeurons(Sampler):
 
 
 @keras.saving.register_keras_serializable(package="tf_dslide")
-class LshSampler(Sampler):
+class LshSampler(TableOptions, Sampler):
     """Active sets from hash tables, as in SLIDE and D-SLIDE (arXiv 2201.12667, section 3).
 
     The neurons' weights are hashed into L tables. A sample's hidden vector is hashed the same way;
     the neurons of its L buckets are those whose weights point its way: the ones that score high.
     They become active with the sample's labels, those found in most tables first.
 
-    The other neurons matter too: together they are much of the softmax's sum. Hashing looks at
-    directions and knows nothing of biases, so a part of the active set is the head: the neurons of
-    the largest biases, those of the commonest labels, that are likely for every sample. Another
-    part is drawn at random, uniformly, and stands for the rest: to the logit of each neuron drawn
-    the logarithm of the number of neurons that it stands for is added. The sum over the active set
-    then estimates the sum over all neurons without bias. Both parts are the same for the whole
-    batch, so that they cost no more than a dense matrix product. (SLIDE has hashed neurons only, as
-    have `random=0, head=0`.)
+    The other neurons matter too: together they are much of the softmax's sum. So three more parts
+    are active, the same ones for the whole batch, so that they cost no more than a dense matrix
+    product: the labels of the batch's other samples; neurons drawn at random, uniformly; and with
+    `head` those of the largest biases, which hashing, that looks at directions alone, does not
+    know. (SLIDE has hashed neurons only, as have `random=0, head=0, batch_labels=False`.)
+
+    A neuron drawn can stand for all those that were not: to its logit `importance` times the
+    logarithm of their number is added. With 1 the sum over the active set estimates that over all
+    neurons without bias; with 0 the loss tells a sample's labels from the active set alone, which
+    learns faster where a sample has one label or two, and less well where it has many.
 
     The tables are rebuilt inside the training graph after `rebuild_every` steps, then at intervals
     that grow by the factor `exp(rebuild_decay)`. What a bucket longer than `bucket_size` gives is
@@ -100,11 +101,14 @@ class LshSampler(Sampler):
 
     Args:
         hash: A `HashFamily`; `None` is `SimHash()`.
-        active: Neurons active for a sample, labels and random ones included; fewer if the buckets
-            hold fewer. `None`: a tenth of the units, from 64 to 3,000 of them.
+        active: Neurons active for a sample, its labels and random ones included but not the other
+            labels of the batch; fewer if the buckets hold fewer. `None`: a tenth of the units, from
+            64 to 3,000 of them.
         random: Share of `active` that is drawn at random, in [0, 1]; another draw for each step.
         head: Share of `active` that goes to the neurons of the largest biases, in [0, 1]; chosen
             when the tables are built. `random` and `head` together are at most 1.
+        batch_labels: Whether the labels of all samples of the batch are active in each.
+        importance: How far a neuron drawn stands for those that were not, in [0, 1].
         bucket_size: Neurons taken from one bucket at most; four times as many to predict.
         rebuild_every: Training steps until the first rebuild, n0 in SLIDE. A layer used on two
             inputs counts each use.
@@ -131,104 +135,18 @@ class LshSampler(Sampler):
     >>> layer = DSlideDense(100_000, sampler=sampler)
     """
 
-    _table_selector: type[TableSelector] = TableSelector
-
-    def __init__(
-        self,
-        *,
-        hash: HashFamily | None = None,
-        active: int | None = None,
-        random: float = 0.8,
-        head: float = 0.1,
-        bucket_size: int = 64,
-        rebuild_every: int = 25,
-        rebuild_decay: float = 0.2,
-        seed: int = 0,
-        bucket_policy: str = "window",
-        selection: str = "frequency",
-        threshold: int = 2,
-        rehash_every: int | None = None,
-        rebuild_on_drift: float | None = None,
-    ) -> None:
-        if isinstance(hash, dict):
-            hash = keras.saving.deserialize_keras_object(hash)
-        if hash is not None and not isinstance(hash, HashFamily):
-            raise ValueError(f"`hash` must be a HashFamily such as SimHash(); received {hash!r}")
-        if not (0 <= random <= 1 and 0 <= head <= 1 and random + head <= 1):
-            raise ValueError(
-                "`random` and `head` must be in [0, 1], and so must their sum; received "
-                f"{random!r} and {head!r}"
-            )
-        if not 0 <= rebuild_decay < math.inf:
-            raise ValueError(
-                f"`rebuild_decay` must be finite and not negative; received {rebuild_decay!r}"
-            )
-        if rebuild_on_drift is not None and not 0 <= rebuild_on_drift < 1:
-            raise ValueError(
-                f"`rebuild_on_drift` must be in [0, 1) or None; received {rebuild_on_drift!r}"
-            )
-        self.hash = hash or SimHash()
-        self.active = None if active is None else require_positive("active", active)
-        self.random = float(random)
-        self.head = float(head)
-        self.bucket_size = require_positive("bucket_size", bucket_size)
-        self.rebuild_every = require_positive("rebuild_every", rebuild_every)
-        self.rebuild_decay = float(rebuild_decay)
-        self.seed = int(seed)
-        self.bucket_policy = require_one_of(
-            "bucket_policy", bucket_policy, ("window", "reservoir", "fifo")
-        )
-        self.selection = require_one_of("selection", selection, ("frequency", "union", "threshold"))
-        self.threshold = require_positive("threshold", threshold)
-        self.rehash_every = require_positive("rehash_every", rehash_every) if rehash_every else None
-        if self.rehash_every and self.hash.learns:
-            raise ValueError(
-                f"`rehash_every` would throw away what {type(self.hash).__name__} has learned, "
-                f"which each rebuild adapts to the weights; received {rehash_every!r}. Leave it "
-                "out, or use SimHash"
-            )
-        if self.rehash_every and type(self.hash).draw is HashFamily.draw:
-            raise ValueError(
-                f"`rehash_every` needs a hash family that draws new functions; received "
-                f"{rehash_every!r}, but {type(self.hash).__name__} has no method `draw`"
-            )
-        self.rebuild_on_drift = None if rebuild_on_drift is None else float(rebuild_on_drift)
-
-    def counts_of(self, units: int) -> Counts:
-        """How the neurons of a sample divide, in a layer of so many."""
-        active = min(units, self.active or max(64, min(3000, units // 10)))
-        head = round(self.head * active)
-        random = min(active - head, round(self.random * active))
-        return Counts(active - head - random, head, random)
-
     def selector(self, shard: Shard, dim: int) -> Selector:
         """Hash tables for a layer's shard, empty until they are first needed."""
         if shard.units == 0:
             return NothingSelector()
-        settings = self._share(shard)._table_settings(shard.units)
-        return self._table_selector(settings, shard.units, self._hash_family(shard.total, dim))
+        hash_family = self._hash_family(shard.total, dim)
+        return TableSelector(self._share(shard), shard.units, hash_family)
 
     def _hash_family(self, units: int, dim: int) -> HashFamily:
         """One of the layer's own: what `build` draws depends on the layer."""
         result = type(self.hash).from_config(self.hash.get_config())
         result.build(dim, units)
         return result
-
-    def _table_settings(self, units: int) -> TableSettings:
-        return TableSettings(
-            counts=self.counts_of(units),
-            bucket_size=self.bucket_size,
-            bucket_policy=self.bucket_policy,
-            # 0 chooses those that most tables hold.
-            min_collisions={"frequency": 0, "union": 1, "threshold": self.threshold}[
-                self.selection
-            ],
-            rebuild_every=self.rebuild_every,
-            rebuild_decay=self.rebuild_decay,
-            rehash_every=self.rehash_every,
-            rebuild_on_drift=self.rebuild_on_drift,
-            seed=self.seed,
-        )
 
     def _share(self, shard: Shard) -> "LshSampler":
         active = sum(self.counts_of(shard.total))
@@ -237,64 +155,14 @@ class LshSampler(Sampler):
         # The whole layer's hash functions in tables with a part of its neurons: its buckets hold a
         # part of the layer's, and give that part of what they gave.
         bucket = max(1, round(self.bucket_size * shard.units / shard.total))
-        changes = {"active": max(1, mine), "bucket_size": bucket, "seed": self.seed + shard.begin}
-        return type(self)(**{**self.get_config(), **changes})
+        return dataclasses.replace(
+            self, active=max(1, mine), bucket_size=bucket, seed=self.seed + shard.begin
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this sampler again."""
-        return {
-            "hash": keras.saving.serialize_keras_object(self.hash),
-            "active": self.active,
-            "random": self.random,
-            "head": self.head,
-            "bucket_size": self.bucket_size,
-            "rebuild_every": self.rebuild_every,
-            "rebuild_decay": self.rebuild_decay,
-            "bucket_policy": self.bucket_policy,
-            "selection": self.selection,
-            "threshold": self.threshold,
-            "rehash_every": self.rehash_every,
-            "seed": self.seed,
-            "rebuild_on_drift": self.rebuild_on_drift,
-        }
-
-
-@keras.saving.register_keras_serializable(package="tf_dslide")
-class SharedLshSampler(LshSampler):
-    """One active set for the whole batch, from hash tables, so that all arithmetic is dense.
-
-    As `LshSampler`, but the neurons that hashing picks are those that the buckets of most samples
-    of the batch hold, and they are active in every sample, as are the labels of all samples of the
-    batch. Forward and backward pass are then matrix products; but what suits the batch suits a
-    single sample less. `selection` counts the buckets of all samples together, and takes any
-    neurons held by one of them (`"union"`) or by `threshold` of them (`"threshold"`) by chance.
-
-    Args:
-        hash: A `HashFamily`; `None` is `SimHash()`.
-        active: Neurons active for a sample besides the batch's labels. `None`: a tenth of the
-            units, from 64 to 3,000 of them.
-        random: Share of `active` that is drawn at random, as in `LshSampler`.
-        head: Share of `active` that goes to the neurons of the largest biases.
-        bucket_size: Neurons taken from one bucket at most.
-        rebuild_every: Training steps until the first rebuild.
-        rebuild_decay: Growth of the interval; 0 keeps it.
-        bucket_policy: What a long bucket gives, as in `LshSampler`.
-        selection: Which of the neurons found take part: `"frequency"`, `"union"`, `"threshold"`.
-        threshold: Buckets that must hold a neuron, for `selection="threshold"` alone.
-        rehash_every: Rebuilds from one draw of new hash functions to the next; `None` keeps them.
-        rebuild_on_drift: Rebuild only if more than this share of codes has changed.
-        seed: Integer that fixes windows, reservoirs and random neurons.
-
-    Memory: as `LshSampler`, and 16 bytes a neuron in a step. Time a step: the buckets that the
-    batch's codes name, and 4 sums a neuron.
-
-    Example:
-
-    >>> from tf_dslide import DSlideDense, SharedLshSampler
-    >>> layer = DSlideDense(100_000, sampler=SharedLshSampler(active=4096))
-    """
-
-    _table_selector = SharedTableSelector
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**options, "hash": keras.saving.serialize_keras_object(self.hash)}
 
 
 class _SampledSoftmax(Sampler):
@@ -303,10 +171,21 @@ class _SampledSoftmax(Sampler):
     distribution = ""
 
     def __init__(
-        self, num_sampled: int = 1024, *, subtract_log_q: bool = False, seed: int = 0
+        self,
+        num_sampled: int = 1024,
+        *,
+        batch_labels: bool | None = None,
+        subtract_log_q: bool = False,
+        seed: int = 0,
     ) -> None:
         self.num_sampled = require_positive("num_sampled", num_sampled)
         self.subtract_log_q = bool(subtract_log_q)
+        self.batch_labels = not subtract_log_q if batch_labels is None else bool(batch_labels)
+        if self.batch_labels and self.subtract_log_q:
+            raise ValueError(
+                "`subtract_log_q` is right for neurons drawn, not for the labels of other samples; "
+                "use `batch_labels=False` with it"
+            )
         self.seed = int(seed)
 
     def selector(self, shard: Shard, dim: int) -> Selector:
@@ -321,6 +200,7 @@ class _SampledSoftmax(Sampler):
         """The arguments that make this sampler again."""
         return {
             "num_sampled": self.num_sampled,
+            "batch_labels": self.batch_labels,
             "subtract_log_q": self.subtract_log_q,
             "seed": self.seed,
         }
@@ -335,8 +215,10 @@ class UniformSampler(_SampledSoftmax):
 
     Args:
         num_sampled: Neurons drawn a step, distinct.
+        batch_labels: Whether the labels of all samples of the batch are active in each; `None`:
+            unless `subtract_log_q`.
         subtract_log_q: Subtract the logarithm of the expected count from the logits, labels too,
-            as `tf.nn.sampled_softmax_loss` does.
+            as `tf.nn.sampled_softmax_loss` does. Not with `batch_labels`.
         seed: Integer that fixes the draws.
 
     Example:
@@ -356,11 +238,12 @@ class UniformSampler(_SampledSoftmax):
 class LogUniformSampler(_SampledSoftmax):
     """The classic sampled softmax with log-uniform (Zipf-like) negatives.
 
-    For labels numbered by falling frequency, as words of a vocabulary often are:
-        subtract_log_q: Subtract the logarithm of the expected count from the logits, labels too.
+    For labels numbered by falling frequency, as words of a vocabulary often are.
 
     Args:
         num_sampled: Neurons drawn a step, distinct.
+        batch_labels: Whether the labels of all samples of the batch are active in each; `None`:
+            unless `subtract_log_q`.
         subtract_log_q: Subtract the logarithm of the expected count from the logits, labels too.
             The expectation takes the draws as independent, and their number as the one that gives
             `num_sampled` distinct ids on average.
@@ -398,20 +281,19 @@ def get(identifier: Any) -> Sampler:
 
     Args:
         identifier: A `Sampler`, what `keras.saving.serialize_keras_object` made of one, `"lsh"`,
-            `"shared_lsh"`, `"uniform"`, `"log_uniform"`, `"all"`, or `None`.
+            `"uniform"`, `"log_uniform"`, `"all"`, or `None`.
 
     Raises:
         ValueError: It is none of these.
     """
     names = {
         "lsh": LshSampler,
-        "shared_lsh": SharedLshSampler,
         "uniform": UniformSampler,
         "log_uniform": LogUniformSampler,
         "all": AllNeurons,
     }
     if identifier is None:
-        return SharedLshSampler()
+        return LshSampler()
     if isinstance(identifier, dict):
         identifier = keras.saving.deserialize_keras_object(identifier)
     if isinstance(identifier, str) and identifier in names:

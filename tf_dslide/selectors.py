@@ -4,14 +4,18 @@ A `Selector` is made by a sampler and has what changes in training: hash tables,
 rebuilt, what was learned.
 """
 
+import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_dslide._checks import require_one_of, require_positive
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveSet, Csr, SharedAdjustment
-from tf_dslide.hashing import HashFamily
+from tf_dslide.hashing import HashFamily, SimHash
 from tf_dslide.sharding import Shard
 
 
@@ -98,30 +102,97 @@ class NothingSelector(Selector):
         return Selection(ActiveSet(no_labels(x), ops.no_neurons()))
 
 
-class TableSettings(NamedTuple):
-    """What a sampler says of its tables.
+@dataclass(kw_only=True, eq=False)
+class TableOptions:
+    """What a sampler says of its tables and of the parts of its active sets; see `LshSampler`."""
 
-    Attributes:
-        counts: How the neurons of a sample divide.
-        bucket_size: Neurons taken from one bucket at most; four times as many to predict.
-        bucket_policy: What a long bucket gives.
-        min_collisions: Tables that must hold a neuron; 0 to choose those that most hold.
-        rebuild_every: Steps until the first rebuild.
-        rebuild_decay: Growth of the interval.
-        rehash_every: Rebuilds of the schedule between draws of hash functions, or `None`.
-        rebuild_on_drift: Share of changed codes without which nothing is rebuilt, or `None`.
-        seed: Of all draws.
-    """
+    hash: Any = None
+    active: int | None = None
+    random: float = 0.9
+    head: float = 0.0
+    batch_labels: bool = True
+    importance: float = 0.0
+    bucket_size: int = 64
+    bucket_policy: str = "window"
+    selection: str = "frequency"
+    threshold: int = 2
+    rebuild_every: int = 25
+    rebuild_decay: float = 0.2
+    rehash_every: int | None = None
+    rebuild_on_drift: float | None = None
+    seed: int = 0
 
-    counts: Counts
-    bucket_size: int
-    bucket_policy: str
-    min_collisions: int
-    rebuild_every: int
-    rebuild_decay: float
-    rehash_every: int | None
-    rebuild_on_drift: float | None
-    seed: int
+    def __post_init__(self) -> None:
+        """Checks the options.
+
+        Raises:
+            ValueError: One of them, or two together, make no sense.
+        """
+        self._check_hash()
+        self._check_parts()
+        self.bucket_size = require_positive("bucket_size", self.bucket_size)
+        self.threshold = require_positive("threshold", self.threshold)
+        require_one_of("bucket_policy", self.bucket_policy, ("window", "reservoir", "fifo"))
+        require_one_of("selection", self.selection, ("frequency", "union", "threshold"))
+        self._check_rebuilds()
+        self.seed = int(self.seed)
+
+    def _check_hash(self) -> None:
+        if isinstance(self.hash, dict):
+            self.hash = keras.saving.deserialize_keras_object(self.hash)
+        self.hash = SimHash() if self.hash is None else self.hash
+        if not isinstance(self.hash, HashFamily):
+            raise ValueError(
+                f"`hash` must be a HashFamily such as SimHash(); received {self.hash!r}"
+            )
+
+    def _check_parts(self) -> None:
+        if self.active is not None:
+            self.active = require_positive("active", self.active)
+        random, head = self.random, self.head
+        if not (0 <= random <= 1 and 0 <= head <= 1 and random + head <= 1):
+            raise ValueError(
+                "`random` and `head` must be in [0, 1], and so must their sum; received "
+                f"{random!r} and {head!r}"
+            )
+        if not 0 <= self.importance <= 1:
+            raise ValueError(f"`importance` must be in [0, 1]; received {self.importance!r}")
+        self.random, self.head, self.importance = float(random), float(head), float(self.importance)
+        self.batch_labels = bool(self.batch_labels)
+
+    def _check_rebuilds(self) -> None:
+        self.rebuild_every = require_positive("rebuild_every", self.rebuild_every)
+        if not 0 <= self.rebuild_decay < math.inf:
+            raise ValueError(
+                f"`rebuild_decay` must be finite and not negative; received {self.rebuild_decay!r}"
+            )
+        drift, rehash, family = self.rebuild_on_drift, self.rehash_every, type(self.hash)
+        if drift is not None and not 0 <= drift < 1:
+            raise ValueError(f"`rebuild_on_drift` must be in [0, 1) or None; received {drift!r}")
+        self.rehash_every = require_positive("rehash_every", rehash) if rehash else None
+        if rehash and self.hash.learns:
+            raise ValueError(
+                f"`rehash_every` would throw away what {family.__name__} has learned, "
+                f"which each rebuild adapts to the weights; received {rehash!r}. Leave it "
+                "out, or use SimHash"
+            )
+        if rehash and family.draw is HashFamily.draw:
+            raise ValueError(
+                f"`rehash_every` needs a hash family that draws new functions; received "
+                f"{rehash!r}, but {family.__name__} has no method `draw`"
+            )
+
+    def counts_of(self, units: int) -> Counts:
+        """How the neurons of a sample divide, in a layer of so many."""
+        active = min(units, self.active or max(64, min(3000, units // 10)))
+        head = round(self.head * active)
+        random = min(active - head, round(self.random * active))
+        return Counts(active - head - random, head, random)
+
+    @property
+    def min_collisions(self) -> int:
+        """Tables that must hold a neuron; 0 to choose those that most hold."""
+        return {"frequency": 0, "union": 1, "threshold": self.threshold}[self.selection]
 
 
 class Schedule:
@@ -240,9 +311,10 @@ class Drift:
 class TableSelector(Selector):
     """Hash tables of one layer's neurons, and when to rebuild them."""
 
-    def __init__(self, settings: TableSettings, units: int, hash_family: HashFamily) -> None:
+    def __init__(self, options: TableOptions, units: int, hash_family: HashFamily) -> None:
         self._hash = hash_family
-        self._settings = settings
+        self._options = options
+        self._counts = options.counts_of(units)
         self._units = units
         with tf.init_scope():
             self._bucket_ptr = tf.Variable(
@@ -252,12 +324,12 @@ class TableSelector(Selector):
                 tf.zeros((0, 0), tf.int32), shape=(None, None), trainable=False
             )
             self._head = tf.Variable(tf.zeros((0,), tf.int32), shape=(None,), trainable=False)
-        self._schedule = Schedule(settings.rebuild_every, settings.rebuild_decay)
+        self._schedule = Schedule(options.rebuild_every, options.rebuild_decay)
         self._redraws = self._drift = None
-        if settings.rehash_every is not None:
-            self._redraws = Redraws(settings.rehash_every, hash_family)
-        if settings.rebuild_on_drift is not None:
-            self._drift = Drift(hash_family, units, settings.seed)
+        if options.rehash_every is not None:
+            self._redraws = Redraws(options.rehash_every, hash_family)
+        if options.rebuild_on_drift is not None:
+            self._drift = Drift(hash_family, units, options.seed)
 
     @property
     def learned(self) -> dict[str, tf.Variable]:
@@ -297,16 +369,17 @@ class TableSelector(Selector):
         if labels is None:
             return self._likely(x)
         # Without biases there is no head, and chance takes its place.
-        random = self._settings.counts.random + (self._settings.counts.head if bias is None else 0)
+        random = self._counts.random + (self._counts.head if bias is None else 0)
         return self._choose(x, labels, random, step)
 
     def _likely(self, x: tf.Tensor) -> Selection:
         """The neurons likely to score high: to predict with, the same at each step."""
-        counts, bucket_size = self._settings.counts, self._settings.bucket_size
+        counts, bucket_size = self._counts, self._options.bucket_size
         # What is missed here nobody finds, and there is no backward pass to pay for.
         own = self._found(
             x,
             no_labels(x),
+            tf.convert_to_tensor(self._head),
             tf.constant(0, tf.int64),
             hashed=counts.hashed + counts.random,
             bucket_size=4 * bucket_size,
@@ -318,6 +391,7 @@ class TableSelector(Selector):
         self,
         x: tf.Tensor,
         labels: Csr,
+        shared: tf.Tensor,
         step: tf.Tensor,
         *,
         hashed: int,
@@ -325,47 +399,51 @@ class TableSelector(Selector):
         min_collisions: int = 0,
         by_code: bool = False,
     ) -> Csr:
-        """Each row's labels and what its buckets hold."""
+        """Each row's labels and what its buckets hold beside the shared neurons."""
         return ops.select_from_tables(
             self._hash.query_codes(x),
             self._bucket_ptr,
             self._neuron_ids,
             labels,
-            self._head,
+            shared,
             step,
             hashed=hashed,
             bucket_size=bucket_size,
-            seed=self._settings.seed,
-            from_start=self._settings.bucket_policy != "window",
+            seed=self._options.seed,
+            from_start=self._options.bucket_policy != "window",
             min_collisions=min_collisions,
             by_code=by_code,
         )
 
     def _choose(self, x: tf.Tensor, labels: Csr, random: int, step: tf.Tensor) -> Selection:
         """The neurons to train, `random` of them by chance."""
+        fixed = tf.convert_to_tensor(self._head)
+        if self._options.batch_labels:
+            fixed = ops.union(fixed, labels.ids, self._units)
         own = self._found(
             x,
             labels,
+            fixed,
             step,
-            hashed=self._settings.counts.hashed,
-            bucket_size=self._settings.bucket_size,
-            min_collisions=self._settings.min_collisions,
+            hashed=self._counts.hashed,
+            bucket_size=self._options.bucket_size,
+            min_collisions=self._options.min_collisions,
         )
-        return self._with_random(own, self._head, random, step)
-
-    def _with_random(self, own: Csr, fixed: tf.Tensor, random: int, step: tf.Tensor) -> Selection:
-        """Adds neurons by chance to those shared for certain, and what they stand for."""
         shared, drawn = ops.sample_neurons(
             step,
             fixed=fixed,
             units=self._units,
             count=random,
             distribution="uniform",
-            seed=self._settings.seed,
+            seed=self._options.seed,
         )
         active = ActiveSet(own, shared)
-        shares = ops.log_importance_weights(active, drawn, self._units)
-        return Selection(active, (None, SharedAdjustment(shares, drawn)))
+        if self._options.importance == 0:
+            return Selection(active)
+        weights = ops.log_importance_weights(active, drawn, self._units)
+        return Selection(
+            active, (None, SharedAdjustment(self._options.importance * weights, drawn))
+        )
 
     def _renew(
         self, kernel: Any, bias: Any, step: tf.Tensor, due: tf.Tensor, x: tf.Tensor | None
@@ -380,7 +458,7 @@ class TableSelector(Selector):
 
         if self._drift is None:
             return rebuild()
-        drift, limit = self._drift, self._settings.rebuild_on_drift
+        drift, limit = self._drift, self._options.rebuild_on_drift
         must = self._schedule.must()
         must = tf.cond(must, lambda: tf.constant(True), lambda: drift.share(kernel) > limit)
         return tf.cond(must, rebuild, lambda: self._schedule.wait(step))
@@ -391,25 +469,25 @@ class TableSelector(Selector):
         return tf.constant(True)
 
     def _rebuild(self, kernel: Any, bias: Any, step: tf.Tensor) -> tf.Tensor:
-        schedule, settings = self._schedule, self._settings
+        schedule, options = self._schedule, self._options
         if self._redraws is not None:
             self._redraws.note(tf.logical_and(schedule.rebuilds > 0, schedule.due(step)))
         codes = self._hash.codes(tf.convert_to_tensor(kernel))
         bucket_ptr, neuron_ids = ops.build_tables(codes, self._hash.buckets)
-        if settings.bucket_policy != "window":
+        if options.bucket_policy != "window":
             neuron_ids = ops.arrange_buckets(
                 bucket_ptr,
                 neuron_ids,
                 schedule.rebuilds,
-                policy=settings.bucket_policy,
-                seed=settings.seed,
+                policy=options.bucket_policy,
+                seed=options.seed,
             )
         self._bucket_ptr.assign(bucket_ptr)
         self._neuron_ids.assign(neuron_ids)
         if self._drift is not None:
             self._drift.note(codes)
         if bias is not None:
-            head = tf.math.top_k(tf.convert_to_tensor(bias), settings.counts.head).indices
+            head = tf.math.top_k(tf.convert_to_tensor(bias), self._counts.head).indices
             self._head.assign(tf.sort(head))
         return schedule.rebuilt(step)
 
@@ -441,30 +519,11 @@ class TableSelector(Selector):
             self._redraws.restore(generation, since)
 
 
-class SharedTableSelector(TableSelector):
-    """Tables that a batch asks together."""
-
-    def _choose(self, x: tf.Tensor, labels: Csr, random: int, step: tf.Tensor) -> Selection:
-        given, _ = tf.unique(tf.sort(tf.concat([self._head, labels.ids], axis=0)))
-        fixed = ops.select_for_batch(
-            self._hash.query_codes(x),
-            self._bucket_ptr,
-            self._neuron_ids,
-            given,
-            step,
-            hashed=self._settings.counts.hashed,
-            bucket_size=self._settings.bucket_size,
-            seed=self._settings.seed,
-            from_start=self._settings.bucket_policy != "window",
-            min_collisions=self._settings.min_collisions,
-        )
-        return self._with_random(labels, fixed, random, step)
-
-
 class RandomDraws(Protocol):
     """What a sampler says of its draws."""
 
     num_sampled: int
+    batch_labels: bool
     subtract_log_q: bool
     distribution: str
     seed: int
@@ -497,6 +556,8 @@ class RandomSelector(Selector):
         edges = tf.searchsorted(drawn, [begin, end])
         drawn = drawn[edges[0] : edges[1]] - begin
         own = no_labels(x) if labels is None else labels
+        if self._sampler.batch_labels:
+            drawn = ops.union(drawn, own.ids, self._shard.units)
         active = ActiveSet(own, drawn)
         if not self._sampler.subtract_log_q:
             return Selection(active)

@@ -53,13 +53,6 @@ class LshScratch {
 Csr SelectFromTables(const LshQuery& query, const CsrView& labels, const LshScratch& scratch,
                      const ParallelFor& parallel, bool* sound);
 
-// The excluded neurons and `hashed` others: those with most collisions with all `rows` samples
-// together, where a sample collides with each neuron in a bucket of its own. Equal numbers are
-// decided by chance; all from `min_collisions` on, where it is given, count as equal. Fewer if the
-// buckets hold fewer; ascending. Takes 16 bytes a unit.
-std::vector<int32_t> SelectForBatch(const LshQuery& query, int64_t rows,
-                                    const ParallelFor& parallel, bool* sound);
-
 }  // namespace dslide
 
 #endif  // TF_DSLIDE_CORE_SELECTION_H_

@@ -15,23 +15,34 @@ uint64_t StepSeed(OpKernelContext* ctx, int input, int64_t seed) {
   return Mix(seed, ctx->input(input).scalar<int64_t>()());
 }
 
-// What the two ops that look into hash tables share: codes, bucket_ptr and neuron_ids from input 0
-// on, then others, the last two of which are `excluded` and `step`.
-class LookupOp : public OpKernel {
+// Codes, bucket_ptr and neuron_ids, the rows' labels, `excluded` and `step`.
+class SelectFromTablesOp : public OpKernel {
  public:
-  explicit LookupOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit SelectFromTablesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetCount(ctx, "hashed", &hashed_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "bucket_size", &bucket_size_));
     OP_REQUIRES_OK(ctx, GetCount(ctx, "min_collisions", &min_collisions_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("from_start", &from_start_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("by_code", &by_code_));
   }
 
- protected:
+  void Compute(OpKernelContext* ctx) override {
+    LshQuery query;
+    CsrView labels;
+    OP_REQUIRES_OK(ctx, Query(ctx, &query));
+    OP_REQUIRES_OK(ctx, CsrInput(ctx, 3, query.units, true, &labels));
+    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, ctx->input(0).dim_size(0)));
+    bool sound;
+    const Csr own = SelectFromTables(query, labels, scratch_, PoolOf(ctx), &sound);
+    if (!sound) OP_REQUIRES_OK(ctx, Unsound(ctx, query));
+    OP_REQUIRES_OK(ctx, SetCsr(ctx, own));
+  }
+
+ private:
   absl::Status Query(OpKernelContext* ctx, LshQuery* query) const {
     for (int i = 0; i < 3; ++i) TF_RETURN_IF_ERROR(ExpectRank(ctx, i, 2));
-    const int excluded = ctx->num_inputs() - 2, step = ctx->num_inputs() - 1;
-    TF_RETURN_IF_ERROR(ExpectRank(ctx, step, 0));
+    TF_RETURN_IF_ERROR(ExpectRank(ctx, 6, 0));
     const Tensor& codes = ctx->input(0);
     const Tensor& ptr = ctx->input(1);
     const Tensor& ids = ctx->input(2);
@@ -48,10 +59,11 @@ class LookupOp : public OpKernel {
               hashed_,
               bucket_size_,
               {},
-              StepSeed(ctx, step, seed_),
+              StepSeed(ctx, 6, seed_),
               from_start_,
-              min_collisions_};
-    TF_RETURN_IF_ERROR(IdListInput(ctx, excluded, query->units, &query->excluded));
+              min_collisions_,
+              by_code_};
+    TF_RETURN_IF_ERROR(IdListInput(ctx, 5, query->units, &query->excluded));
     return Check(ctx, *query, codes.NumElements());
   }
 
@@ -62,7 +74,6 @@ class LookupOp : public OpKernel {
                             "BuildTables op");
   }
 
- private:
   static absl::Status Check(OpKernelContext* ctx, const LshQuery& query, int64_t codes) {
     for (int64_t i = 0; i < codes; ++i) {
       if (query.codes[i] >= 0 && query.codes[i] < query.buckets) continue;
@@ -78,46 +89,8 @@ class LookupOp : public OpKernel {
   }
 
   int64_t hashed_, bucket_size_, min_collisions_, seed_;
-  bool from_start_;
-};
-
-class SelectFromTablesOp : public LookupOp {
- public:
-  explicit SelectFromTablesOp(OpKernelConstruction* ctx) : LookupOp(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("by_code", &by_code_));
-  }
-
-  void Compute(OpKernelContext* ctx) override {
-    LshQuery query;
-    CsrView labels;
-    OP_REQUIRES_OK(ctx, Query(ctx, &query));
-    query.by_code = by_code_;
-    OP_REQUIRES_OK(ctx, CsrInput(ctx, 3, query.units, true, &labels));
-    OP_REQUIRES_OK(ctx, ExpectEqual(ctx, "rows of labels", labels.rows, ctx->input(0).dim_size(0)));
-    bool sound;
-    const Csr own = SelectFromTables(query, labels, scratch_, PoolOf(ctx), &sound);
-    if (!sound) OP_REQUIRES_OK(ctx, Unsound(ctx, query));
-    OP_REQUIRES_OK(ctx, SetCsr(ctx, own));
-  }
-
- private:
-  bool by_code_;
+  bool from_start_, by_code_;
   LshScratch scratch_;
-};
-
-class SelectForBatchOp : public LookupOp {
- public:
-  using LookupOp::LookupOp;
-
-  void Compute(OpKernelContext* ctx) override {
-    LshQuery query;
-    OP_REQUIRES_OK(ctx, Query(ctx, &query));
-    bool sound;
-    const std::vector<int32_t> ids =
-        SelectForBatch(query, ctx->input(0).dim_size(0), PoolOf(ctx), &sound);
-    if (!sound) OP_REQUIRES_OK(ctx, Unsound(ctx, query));
-    OP_REQUIRES_OK(ctx, SetVector(ctx, 0, ids));
-  }
 };
 
 class SampleNeuronsOp : public OpKernel {
@@ -315,7 +288,6 @@ class CscTensorsOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("DslideSelectFromTables").Device(DEVICE_CPU), SelectFromTablesOp);
-REGISTER_KERNEL_BUILDER(Name("DslideSelectForBatch").Device(DEVICE_CPU), SelectForBatchOp);
 REGISTER_KERNEL_BUILDER(Name("DslideSampleNeurons").Device(DEVICE_CPU), SampleNeuronsOp);
 REGISTER_KERNEL_BUILDER(Name("DslideLogImportanceWeights").Device(DEVICE_CPU),
                         LogImportanceWeightsOp);

@@ -38,27 +38,6 @@ min_collisions: Neurons in so many tables are taken as they come; 0 takes the mo
 by_code: Rows of equal codes and labels get equal neurons.
 )doc");
 
-REGISTER_OP("DslideSelectForBatch")
-    .Input("codes: int32")
-    .Input("bucket_ptr: int32")
-    .Input("neuron_ids: int32")
-    .Input("excluded: int32")
-    .Input("step: int64")
-    .Attr("hashed: int >= 0")
-    .Attr("bucket_size: int >= 1")
-    .Attr("from_start: bool = false")
-    .Attr("min_collisions: int >= 0 = 0")
-    .Attr("seed: int")
-    .Output("ids: int32")
-    .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckRanks(c, 0, {2, 2, 2, 1, 0}));
-      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
-      return absl::OkStatus();
-    })
-    .Doc(R"doc(
-The excluded neurons and the others that most buckets of all rows hold, ascending.
-)doc");
-
 REGISTER_OP("DslideSampleNeurons")
     .Input("step: int64")
     .Input("fixed: int32")

@@ -19,7 +19,7 @@ from baselines.task import Task
 from reports.grouping import TITLES
 from reports.records import read_run, read_runs
 from tests.parallel.mpi import need_mpi
-from tf_dslide import LshSampler, SharedLshSampler
+from tf_dslide import LshSampler
 from tf_dslide.data import TEST_START, make_synthetic, write_xmc
 
 ROOT = Path(__file__).parents[2]
@@ -127,23 +127,21 @@ def test_samplers_of_the_study():
     }
     assert hashes == {
         "dslide-lsh": "SimHash",
-        "dslide-shared_lsh": "SimHash",
         "dslide-wta": "WTA",
         "dslide-dwta": "DWTA",
         "dslide-minhash": "MinHash",
         "dslide-learned": "LearnedHash",
     }
     assert all(found[name].active == found[name].seed + 17 == 20 for name in hashes)
-    assert isinstance(found["dslide-shared_lsh"], SharedLshSampler)
     assert found["dslide-uniform"].num_sampled == 20
     assert found["dslide-all"].selects_all
 
 
 @pytest.mark.comparison
 def test_one_rank_for_a_time(tmp_path):
-    status, output = compare(tmp_path, "--seconds", "0.5", "--methods", "dslide-shared_lsh")
+    status, output = compare(tmp_path, "--seconds", "0.5", "--methods", "dslide-lsh")
     assert status == 0, output
-    record = runs(tmp_path)["dslide-shared_lsh"]
+    record = runs(tmp_path)["dslide-lsh"]
     assert record.status == "ok", output
     assert record.run.ranks == 1
     assert record.measures[-1].train_seconds >= 0.5

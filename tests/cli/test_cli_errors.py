@@ -29,7 +29,7 @@ def on_data(command, trained, data, *options):
         (("--bits", 25), "'--bits'"),
         (("--seed", -1), "'--seed'"),
         (("--threads", 0), "'--threads'"),
-        (("--sampler", "best"), "'best' is not one of 'lsh', 'shared_lsh', 'uniform', "),
+        (("--sampler", "best"), "'best' is not one of 'lsh', 'uniform', "),
         (("--schedule", "up"), "'up' is not one of"),
         (("--dropout", 1), "1.0 is not a share from 0 to below 1"),
         (("--dropout", "nan"), "nan is not a share"),

@@ -15,8 +15,8 @@ from tf_dslide import (
     AllNeurons,
     LearnedHash,
     LogUniformSampler,
+    LshSampler,
     MinHash,
-    SharedLshSampler,
     SimHash,
     UniformSampler,
 )
@@ -107,7 +107,7 @@ def test_cache_takes_the_place_of_the_files(files, tmp_path):
     [
         (("--sampler", "uniform", "--num-sampled", 7), UniformSampler),
         (("--sampler", "log_uniform"), LogUniformSampler),
-        (("--sampler", "shared_lsh", "--active", 70), SharedLshSampler),
+        (("--sampler", "lsh", "--active", 70), LshSampler),
         (("--sampler", "all"), AllNeurons),
     ],
 )
@@ -120,7 +120,7 @@ def test_other_samplers(files, tmp_path, options, kind):
     assert isinstance(sampler, kind)
     if kind is UniformSampler:
         assert sampler.num_sampled == 7
-    if kind is SharedLshSampler:
+    if kind is LshSampler:
         assert sampler.active == 70
 
 
@@ -160,10 +160,9 @@ def test_hash_families(name, family):
 
 
 def test_rebuild_schedule():
-    for name in ("lsh", "shared_lsh"):
-        chosen = settings.SamplerSettings(name, rebuild_every=70)
-        assert network._make_sampler(chosen, seed=5).rebuild_every == 70
-        assert network._make_sampler(settings.SamplerSettings(name), seed=5).rebuild_every == 25
+    chosen = settings.SamplerSettings("lsh", rebuild_every=70)
+    assert network._make_sampler(chosen, seed=5).rebuild_every == 70
+    assert network._make_sampler(settings.SamplerSettings("lsh"), seed=5).rebuild_every == 25
 
 
 def test_synthetic_preset_and_validation_split(tmp_path):

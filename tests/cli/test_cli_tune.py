@@ -87,7 +87,7 @@ def test_search_begins_no_trial_after_its_time():
 
 def test_usual_settings_are_those_of_train_without_options():
     settings = usual(50_694)
-    assert (settings.name, settings.hash, settings.tables) == ("shared_lsh", "simhash", 50)
+    assert (settings.name, settings.hash, settings.tables) == ("lsh", "simhash", 50)
     assert (settings.bits, settings.active, settings.rebuild_every) == (10, 3000, 25)
 
 
@@ -100,7 +100,7 @@ def test_command_that_is_printed_trains(files, tmp_path):
     result = tune(files.train, "--seconds", 3, "--learning-rate", 0.02, "--json").succeeded()
     report = json.loads(result.out)
     start, *others = report["choices"]
-    assert start["settings"]["name"] == "shared_lsh"
+    assert start["settings"]["name"] == "lsh"
     assert 0 <= start["precision_at_1"] <= 1
     assert start["seconds"] > 0
     assert {choice["factor"] for choice in others} >= {"sampler", "active"}
@@ -118,7 +118,7 @@ def test_command_that_is_printed_trains(files, tmp_path):
 def test_table_has_a_line_for_each_choice(files):
     out = tune(files.train, "--seconds", 0.1).succeeded().out.splitlines()
     assert out[1].split() == ["P@1", "gain", "samples/s", "epochs"]
-    assert out[2].split()[:2] == ["start", "shared_lsh"]
+    assert out[2].split()[:2] == ["start", "lsh"]
     assert all(line.endswith("no time left") for line in out[3:-1])
     assert out[-1].startswith(f"dslide train {files.train} --hidden 16 --batch-size 32 ")
 

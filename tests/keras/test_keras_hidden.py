@@ -14,7 +14,6 @@ from tf_dslide import (
     LogUniformSampler,
     LshSampler,
     PrecisionAtK,
-    SharedLshSampler,
     SimHash,
     SlideCrossentropy,
     SparseAdagrad,
@@ -30,7 +29,7 @@ HASHED = {
     "default": None,
     "dwta": LshSampler(hash=DWTA(tables=7), active=9, random=0.0, head=0.0),
     "head_and_random": LshSampler(active=60, random=0.3, head=0.2),
-    "shared": SharedLshSampler(hash=SimHash(bits=4, tables=7), active=40, random=0.1),
+    "sim_hash": LshSampler(hash=SimHash(bits=4, tables=7), active=40, random=0.1),
 }
 
 
@@ -357,7 +356,7 @@ def sampler(seed):
     return LshSampler(hash=SimHash(bits=5, tables=9), active=60, random=0.2, head=0.1, seed=seed)
 model = keras.Sequential([
     keras.Input((30,)), DSlideHidden(3000, sampler=sampler(1)), SparseDense(17, "relu"),
-    DSlideHidden(700, sampler="shared_lsh", activation="gelu"),
+    DSlideHidden(700, sampler="lsh", activation="gelu"),
     DSlideDense(500, sampler=sampler(2))])
 model.compile(SparseAdam(1e-2), SlideCrossentropy())
 model.fit(x, y, batch_size=30, epochs=4, shuffle=False, verbose=0)

@@ -12,7 +12,6 @@ from tf_dslide import (
     DSlideDense,
     LearnedHash,
     LshSampler,
-    SharedLshSampler,
     SimHash,
     SlideCrossentropy,
     SparseAdam,
@@ -106,9 +105,9 @@ def batch(rows: int = 40) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(rows, DIM)).astype("float32"), rng.integers(0, 300, rows)
 
 
-@pytest.mark.parametrize("sampler", [LshSampler, SharedLshSampler])
-def test_the_first_step_learns_and_a_prediction_does_not(sampler):
-    model = compiled(sampler(hash=LearnedHash(4, 6), active=60, rebuild_every=2, rebuild_decay=0))
+def test_the_first_step_learns_and_a_prediction_does_not():
+    learned = LearnedHash(4, 6)
+    model = compiled(LshSampler(hash=learned, active=60, rebuild_every=2, rebuild_decay=0))
     layer = model.layers[-1]
     x, y = batch()
     before = codes_of(layer, x)
@@ -249,10 +248,9 @@ def tables(layer: DSlideDense) -> list[np.ndarray]:
     return [selector._bucket_ptr.numpy(), selector._neuron_ids.numpy()]
 
 
-@pytest.mark.parametrize("sampler", [LshSampler, SharedLshSampler])
 @pytest.mark.parametrize("rate", [0.0, 0.5])
-def test_tables_are_rebuilt_only_when_codes_have_drifted(sampler, rate):
-    model = compiled(sampler(active=60, rebuild_every=2, rebuild_decay=0, rebuild_on_drift=0.05))
+def test_tables_are_rebuilt_only_when_codes_have_drifted(rate):
+    model = compiled(LshSampler(active=60, rebuild_every=2, rebuild_decay=0, rebuild_on_drift=0.05))
     model.compile(keras.optimizers.SGD(rate), SlideCrossentropy())
     x, y = batch()
     model.train_on_batch(x, y)

@@ -10,8 +10,8 @@ from tf_dslide import (
     AllNeurons,
     DSlideDense,
     DSlideLinear,
+    LshSampler,
     PrecisionAtK,
-    SharedLshSampler,
     SlideBinaryCrossentropy,
     SlideCrossentropy,
     SparseAdagrad,
@@ -243,7 +243,7 @@ def test_binary_loss_by_blocks(rng, monkeypatch):
     "sampler",
     [
         UniformSampler(20, subtract_log_q=True, seed=1),
-        SharedLshSampler(active=30, random=0.7, seed=1),
+        LshSampler(active=30, random=0.7, importance=1.0, seed=1),
     ],
     ids=lambda sampler: type(sampler).__name__,
 )
@@ -260,7 +260,7 @@ def test_drawn_neurons_stand_for_all_others(rng, sampler):
 
 
 def test_binary_loss_trains_a_hashed_layer(rng):
-    model = dense_model(SharedLshSampler(active=20), rng)
+    model = dense_model(LshSampler(active=20), rng)
     model.compile(SparseAdagrad(0.1), SlideBinaryCrossentropy())
     x = rng.normal(size=(64, 6)).astype(np.float32)
     y = rng.integers(0, UNITS, 64)

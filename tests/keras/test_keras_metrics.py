@@ -233,7 +233,7 @@ def test_under_fit_they_judge_the_active_set(case):
     _, labels, _ = case
     labels = [ids[:2] if ids else [3] for ids in labels]
     x = np.random.default_rng(1).normal(size=(ROWS, DIM)).astype("float32")
-    model = wide_model(UNITS, DIM, sampler=UniformSampler(1))
+    model = wide_model(UNITS, DIM, sampler=UniformSampler(1, batch_labels=False))
     model.compile(SparseAdam(0.0), SlideCrossentropy(), metrics=make(3))
     y = padded(labels)
     trained = model.train_on_batch(x, y, return_dict=True)

@@ -141,6 +141,7 @@ def test_training_by_fit_and_by_hand_are_the_same(kind, sampler, data):
         for _ in range(3):
             for at in range(0, len(x), BATCH):
                 run(tf.constant(x[at : at + BATCH]), tf.constant(y[at : at + BATCH]))
+        optimizer.catch_up()
         return model
 
     for in_graph in (False, True):

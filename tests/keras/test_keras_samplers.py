@@ -18,7 +18,6 @@ from tf_dslide import (
     LogUniformSampler,
     LshSampler,
     MinHash,
-    SharedLshSampler,
     SimHash,
     SlideCrossentropy,
     SparseAdam,
@@ -67,6 +66,11 @@ def select(
     )
 
 
+def own_labels(**options: Any) -> LshSampler:
+    """A sampler whose rows have their own labels alone, and whose drawn neurons count in full."""
+    return LshSampler(batch_labels=False, importance=1.0, **options)
+
+
 def choose(*args: Any, **kwargs: Any) -> tuple[list, list]:
     """Active ids and offsets of each row."""
     return active_rows(select(*args, **kwargs))
@@ -80,15 +84,12 @@ EVERY = {
     "lsh_no_head": LshSampler(active=60, random=0.8, head=0.0),
     "dwta": LshSampler(hash=DWTA(tables=9), active=60),
     "min_hash": LshSampler(hash=MinHash(tables=9), active=60),
-    "shared": SharedLshSampler(active=60),
-    "shared_hashed": SharedLshSampler(active=60, random=0.0, head=0.0),
+    "weighted": LshSampler(active=60, head=0.1, importance=1.0),
+    "own_labels": LshSampler(active=60, batch_labels=False),
     "reservoir": LshSampler(active=60, random=0.1, bucket_size=2, bucket_policy="reservoir"),
     "fifo": LshSampler(active=60, random=0.1, bucket_size=2, bucket_policy="fifo"),
     "union": LshSampler(active=60, random=0.1, selection="union"),
     "threshold": LshSampler(active=60, random=0.1, selection="threshold", threshold=3),
-    "shared_union": SharedLshSampler(
-        active=60, random=0.1, selection="union", bucket_policy="reservoir"
-    ),
     "tiny": LshSampler(hash=SimHash(bits=2, tables=1), active=2, bucket_size=1),
     "uniform": UniformSampler(30),
     "log_uniform": LogUniformSampler(30, subtract_log_q=True),
@@ -123,7 +124,9 @@ def test_one_seed_one_choice_and_another_choice_each_step(name, case):
 @pytest.mark.parametrize("name", ["uniform", "log_uniform"])
 def test_classic_samplers_draw_one_set_for_the_batch_without_accidental_hits(name, case):
     x, labels = case
-    sets, _ = choose(EVERY[name], x, labels)
+    sampler = EVERY[name]
+    alone = type(sampler).from_config({**sampler.get_config(), "batch_labels": False})
+    sets, _ = choose(alone, x, labels)
     drawn = set(sets[0])
     assert len(drawn) == 30
     for ids, row in zip(labels, sets, strict=True):
@@ -131,14 +134,26 @@ def test_classic_samplers_draw_one_set_for_the_batch_without_accidental_hits(nam
         assert len(row) == len(drawn | set(ids))
 
 
-def test_shared_lsh_makes_the_labels_of_all_samples_active_in_each(case):
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        LshSampler(active=60, importance=1.0),
+        LshSampler(active=40, random=0.5, head=0.2),
+        UniformSampler(30),
+        LogUniformSampler(30),
+    ],
+    ids=["hashed", "head", "uniform", "log_uniform"],
+)
+def test_the_labels_of_all_samples_are_active_in_each(sampler, case):
     x, labels = case
     everything = set().union(*labels)
-    for sampler in (SharedLshSampler(active=60), SharedLshSampler(active=40, random=0.5)):
-        sets, offsets = choose(sampler, x, labels)
-        assert all(set(row) == set(sets[0]) for row in sets)
-        assert everything <= set(sets[0])
-        assert sampler.active <= len(sets[0]) <= sampler.active + len(everything)
+    sets, offsets = choose(sampler, x, labels)
+    alone = type(sampler).from_config({**sampler.get_config(), "batch_labels": False})
+    for with_all, without in zip(sets, choose(alone, x, labels)[0], strict=True):
+        assert everything <= set(with_all)
+        assert not everything <= set(without)
+    if isinstance(sampler, LshSampler):
+        assert all(len(row) <= sampler.active + len(everything) for row in sets)
         # A label of another sample stands for itself alone.
         for row, added in zip(sets, offsets, strict=True):
             assert all(a == 0 for i, a in zip(row, added, strict=True) if i in everything)
@@ -165,7 +180,7 @@ def test_labels_are_among_a_rows_own_neurons(case):
 )
 def test_lsh_budgets(active, random, head, case):
     x, labels = case
-    sampler = LshSampler(active=active, random=random, head=head, bucket_size=1000)
+    sampler = own_labels(active=active, random=random, head=head, bucket_size=1000)
     counts = sampler.counts_of(UNITS)
     assert sum(counts) == min(active, UNITS)
     assert min(counts) >= 0
@@ -179,7 +194,7 @@ def test_lsh_budgets(active, random, head, case):
 def test_offsets_stand_for_the_neurons_left_out(random, head, case):
     """Each of the t random ones stands for (units - h) / t neurons; all others for themselves."""
     x, labels = case
-    sets, offsets = choose(LshSampler(active=60, random=random, head=head), x, labels)
+    sets, offsets = choose(own_labels(active=60, random=random, head=head), x, labels)
     for ids, row, added in zip(labels, sets, offsets, strict=True):
         added = np.array(added)
         tail = added > 0
@@ -210,7 +225,7 @@ def test_the_head_are_the_neurons_of_the_largest_biases(case):
 
 def test_the_head_follows_the_biases_when_the_tables_are_rebuilt(case):
     x, labels = case
-    layer = DSlideDense(UNITS, sampler=LshSampler(active=20, random=0.0, head=0.5))
+    layer = DSlideDense(UNITS, sampler=own_labels(active=20, random=0.0, head=0.5))
     layer.build((None, DIM))
     y, step = to_csr(padded(labels), UNITS), tf.constant(1, tf.int64)
 
@@ -228,7 +243,7 @@ def test_the_head_follows_the_biases_when_the_tables_are_rebuilt(case):
 
 def test_a_layer_without_biases_has_no_head(case):
     x, labels = case
-    layer = DSlideDense(UNITS, use_bias=False, sampler=LshSampler(active=60))
+    layer = DSlideDense(UNITS, use_bias=False, sampler=own_labels(active=60, head=0.1))
     layer.build((None, DIM))
     y, step = to_csr(padded(labels), UNITS), tf.constant(1, tf.int64)
     chosen = layer._sampled_weights.selector.select(x, y, layer.kernel, None, step)
@@ -249,7 +264,7 @@ def test_the_random_part_estimates_the_softmax_sum_without_bias(random, head):
     kernel = rng.normal(size=(UNITS, DIM)).astype("float32") / 3
     bias = rng.normal(size=UNITS).astype("float32") / 3
     scores = np.exp(x @ kernel.T + bias)[0]
-    layer = DSlideDense(UNITS, sampler=LshSampler(active=80, random=random, head=head))
+    layer = DSlideDense(UNITS, sampler=own_labels(active=80, random=random, head=head))
     layer.build((None, DIM))
     layer.kernel.assign(kernel)
     layer.bias.assign(bias)
@@ -376,7 +391,7 @@ def test_selections_by_votes(selection, case):
     """What a layer chooses without head and chance, against votes counted from its codes."""
     x, labels = case
     hash_family = SimHash(bits=3, tables=12)
-    sampler = LshSampler(
+    sampler = own_labels(
         hash=hash_family,
         active=70,
         random=0,
@@ -400,12 +415,11 @@ def test_selections_by_votes(selection, case):
             assert min(found[[*added]]) >= max(found[[*(allowed - added)]])
 
 
-@pytest.mark.parametrize("kind", [LshSampler, SharedLshSampler])
-def test_predictions_take_the_most_voted_whatever_the_selection(kind, case):
+def test_predictions_take_the_most_voted_whatever_the_selection(case):
     x, _ = case
     kernel = np.random.default_rng(1).normal(size=(UNITS, DIM))
     chosen = [
-        choose(kind(active=40, selection=selection), x, None, kernel=kernel)
+        choose(LshSampler(active=40, selection=selection), x, None, kernel=kernel)
         for selection in ("frequency", "union", "threshold")
     ]
     assert chosen[0] == chosen[1] == chosen[2]
@@ -570,19 +584,18 @@ def test_arguments_out_of_range_are_named(make, words):
 def test_names_stand_for_samplers():
     for name, kind in {
         "lsh": LshSampler,
-        "shared_lsh": SharedLshSampler,
         "uniform": UniformSampler,
         "log_uniform": LogUniformSampler,
         "all": AllNeurons,
     }.items():
         assert type(samplers.get(name)) is kind
         assert type(DSlideDense(3, sampler=name).sampler) is kind
-    assert type(DSlideDense(3).sampler) is SharedLshSampler
+    assert type(DSlideDense(3).sampler) is LshSampler
 
 
 @pytest.mark.usefixtures("eager_or_graph")
 @pytest.mark.parametrize(("units", "dim"), [(1, 1), (2, 1), (100, 1), (3, 200)])
-@pytest.mark.parametrize("name", ["lsh", "dwta", "min_hash", "tiny", "shared", "log_uniform"])
+@pytest.mark.parametrize("name", ["lsh", "dwta", "min_hash", "tiny", "weighted", "log_uniform"])
 def test_small_layers_train(name, units, dim):
     model = wide_model(units, dim, sampler=EVERY[name])
     model.compile(SparseAdam(0.1), SlideCrossentropy())

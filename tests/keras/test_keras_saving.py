@@ -30,7 +30,6 @@ from tf_dslide import (
     NDCGAtK,
     PrecisionAtK,
     PropensityScoredPrecisionAtK,
-    SharedLshSampler,
     SimHash,
     SlideBinaryCrossentropy,
     SlideCrossentropy,
@@ -58,9 +57,9 @@ SAMPLERS = {
     "dwta": LshSampler(
         hash=DWTA(bins=2, tables=5, bin_size=4, address_bits=3, seed=2), rebuild_every=3
     ),
-    "shared": SharedLshSampler(hash=SimHash(bits=4, tables=7), active=40, random=0.5, seed=4),
+    "weighted": LshSampler(active=40, random=0.5, importance=0.5, batch_labels=False, seed=4),
     "reservoir": LshSampler(bucket_policy="reservoir", selection="threshold", threshold=5),
-    "fifo": SharedLshSampler(bucket_policy="fifo", selection="union"),
+    "fifo": LshSampler(bucket_policy="fifo", selection="union"),
     "uniform": UniformSampler(20, subtract_log_q=True, seed=3),
     "log_uniform": LogUniformSampler(20, seed=3),
     "all": AllNeurons(),

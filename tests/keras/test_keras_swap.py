@@ -16,7 +16,6 @@ from tf_dslide import (
     DSlideHidden,
     DSlideLinear,
     LshSampler,
-    SharedLshSampler,
     SlideBinaryCrossentropy,
     SlideCrossentropy,
     SparseAdagrad,
@@ -79,7 +78,7 @@ def test_arguments_are_those_of_dense_in_its_order_and_ours_have_names(layer):
     assert named >= {"name", "dtype", "trainable"}
 
 
-@pytest.mark.parametrize("sampler", [LshSampler, SharedLshSampler])
+@pytest.mark.parametrize("sampler", [LshSampler])
 def test_options_of_samplers_have_names(sampler):
     kinds = {p.kind for p in inspect.signature(sampler).parameters.values()}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}

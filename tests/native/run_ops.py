@@ -107,9 +107,6 @@ def run() -> dict[str, Array]:
             row_codes, *tables, labels, shared, step, hashed=300, bucket_size=bucket_size, seed=2
         )
         results |= {f"{name}_splits": own.row_splits, f"{name}_ids": own.ids}
-        results[f"{name}_batch"] = ops.select_for_batch(
-            row_codes, *tables, shared, step, hashed=300, bucket_size=bucket_size, seed=2
-        )
     arranged = ops.arrange_buckets(*tables, step, policy="reservoir", seed=2)
     results["arranged"] = arranged
     own = ops.select_from_tables(

@@ -339,39 +339,6 @@ def test_the_first_table_of_a_union_is_any_equally_often():
     assert abs(chi_square - (count - 1)) < 5 * np.sqrt(2 * (count - 1))
 
 
-@pytest.mark.parametrize("least", [1, 2, 70, 2000])
-@pytest.mark.parametrize(("rows", "units"), THINNED_SHAPES)
-def test_a_batch_takes_any_with_enough_collisions(rng, rows, units, least):
-    tables = random_tables(rng, rows, units, 9, 5)
-    collisions = reference.bucket_collisions(*tables).sum(0)
-    excluded = np.flatnonzero(rng.random(units) < 0.1)
-    allowed = np.setdiff1d(np.flatnonzero(collisions >= least), excluded)
-    for hashed in (0, 3, 60, 10**9):
-        got = select_for_batch(tables, excluded, hashed=hashed, min_collisions=least)
-        assert (np.diff(got) > 0).all()
-        added = np.setdiff1d(got, excluded)
-        assert np.isin(excluded, got).all()
-        assert np.isin(added, allowed).all()
-        assert len(added) == min(len(allowed), hashed)
-
-
-def test_a_batch_takes_all_with_enough_collisions_equally_often(rng):
-    tables = random_tables(rng, 50, 60, 9, 3)
-    collisions = reference.bucket_collisions(*tables).sum(0)
-    least = int(np.sort(collisions)[20])
-    allowed = np.flatnonzero(collisions >= least)
-    draws, size = 600, 10
-    chosen = [
-        select_for_batch(tables, hashed=size, step=step, min_collisions=least)
-        for step in range(draws)
-    ]
-    counts = np.bincount(np.concatenate(chosen), minlength=60)
-    share = size / len(allowed)
-    assert counts.sum() == counts[allowed].sum() == draws * size
-    deviation = np.sqrt(draws * share * (1 - share))
-    assert np.abs(counts[allowed] - draws * share).max() < 5 * deviation
-
-
 # What long buckets keep.
 def arrange(tables, policy, step=1, seed=3):
     _, ptr, ids = tables
@@ -440,84 +407,6 @@ def test_reservoirs_are_a_function_of_seed_and_step_and_differ_by_table():
     assert (first[0] != first[1]).any()
     for other in ({"step": 2}, {"seed": 4}):
         assert (arrange(tables, "reservoir", **other)[2] != first).any(axis=1).all()
-
-
-def test_a_batch_looks_at_the_beginning_of_arranged_buckets(rng):
-    tables = random_tables(rng, 1, 300, 4, 2)
-    arranged = arrange(tables, "reservoir")
-    batch = select_for_batch(arranged, hashed=1000, bucket_size=9, from_start=True)
-    (row,) = select_lists(arranged, csr([[]]), hashed=1000, bucket_size=9, from_start=True)
-    assert batch.tolist() == row
-
-
-# Selection for a whole batch.
-def select_for_batch(tables, excluded=(), step=1, *, hashed, bucket_size=10**6, seed=3, **more):
-    ids = ops.select_for_batch(
-        *(tf.constant(a, tf.int32) for a in tables),
-        tf.constant(excluded, tf.int32),
-        int64(step),
-        hashed=hashed,
-        bucket_size=bucket_size,
-        seed=seed,
-        **more,
-    )
-    assert ids.dtype == tf.int32
-    return ids.numpy()
-
-
-@pytest.mark.parametrize("excluded_share", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize(("rows", "units"), THINNED_SHAPES)
-def test_a_batch_selects_those_with_most_collisions_of_all_rows(rng, rows, units, excluded_share):
-    tables = random_tables(rng, rows, units, 9, 5)
-    # The batch's collisions are those of one row, which may have no labels.
-    collisions = reference.bucket_collisions(*tables).sum(0, keepdims=True)
-    excluded = np.flatnonzero(rng.random(units) < excluded_share)
-    for hashed in (0, 3, 60, 10**9):
-        got = select_for_batch(tables, excluded, hashed=hashed)
-        assert np.isin(excluded, got).all()
-        added = csr([np.setdiff1d(got, excluded)])
-        assert reference.selection_faults(added, collisions, csr([[]]), excluded, hashed) == []
-        assert (np.diff(got) > 0).all()
-
-
-def test_a_batch_decides_equal_collisions_by_chance():
-    # One bucket holds all: each neuron has one collision, and all are chosen equally often.
-    units, size, draws = 40, 10, 500
-    tables = (np.zeros((1, 1), np.int32), np.array([[0, units]]), np.arange(units)[None])
-    chosen = [select_for_batch(tables, hashed=size, step=step) for step in range(draws)]
-    expected = draws * size / units
-    counts = np.bincount(np.concatenate(chosen), minlength=units)
-    # The counts add up, and a draw is without replacement: units - 1 degrees of freedom.
-    chi_square = ((counts - expected) ** 2 / (expected * (1 - size / units))).sum()
-    freedom = units - 1
-    assert abs(chi_square * (units - 1) / units - freedom) < 5 * np.sqrt(2 * freedom)
-
-
-def test_a_batch_takes_windows_of_long_buckets(rng):
-    tables = random_tables(rng, 60, 500, 7, 3)
-    got = select_for_batch(tables, (1, 2), hashed=10**6, bucket_size=20)
-    # Three buckets in each of seven tables give 20 each.
-    assert 20 <= len(got) <= 7 * 3 * 20 + 2
-    assert {1, 2} <= set(got)
-
-
-def test_a_batch_selection_is_a_function_of_seed_and_step(rng):
-    tables = random_tables(rng, 40, 500, 7, 3)
-
-    def ids(step, seed):
-        return select_for_batch(tables, (4, 5), step, hashed=80, bucket_size=9, seed=seed).tolist()
-
-    first = ids(4, 3)
-    assert first == ids(4, 3)
-    assert first not in (ids(5, 3), ids(4, 2), ids(-1, -1))
-
-
-@pytest.mark.parametrize(("rows", "tables"), [(0, 3), (3, 0), (0, 0)])
-def test_a_batch_without_collisions_gives_the_excluded(rows, tables):
-    ids = np.tile(np.arange(20, dtype=np.int32), (tables, 1))
-    ptr = np.tile(np.array([0, 20], np.int32), (tables, 1))
-    asked = (np.zeros((rows, tables)), ptr, ids)
-    assert select_for_batch(asked, (3, 9), hashed=10).tolist() == [3, 9]
 
 
 # Shared neurons.

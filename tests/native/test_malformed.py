@@ -159,13 +159,6 @@ SOUND = {
         "step": int64(1)[0],
         **SELECT,
     },
-    "select_for_batch": lambda: {
-        "codes": CODES,
-        **TABLES,
-        "excluded": int32(2, 3),
-        "step": int64(1)[0],
-        **SELECT,
-    },
     "sample_neurons": lambda: {
         "step": int64(1)[0],
         "fixed": int32(2, 4),
@@ -783,7 +776,6 @@ def test_sizes_that_do_not_match(op, changes):
         ("arrange_buckets", {"neuron_ids": TABLES["neuron_ids"][:1]}),
         ("arrange_buckets", {"neuron_ids": TABLES["neuron_ids"][:, :5]}),
         ("select_from_tables", {"min_collisions": -1}),
-        ("select_for_batch", {"min_collisions": -1}),
         ("select_from_tables", {"codes": CODES + 1}),
         ("select_from_tables", {"codes": CODES - 1}),
         ("select_from_tables", {"codes": CODES[:2]}),

@@ -16,7 +16,6 @@ from tf_dslide import (
     LshSampler,
     NDCGAtK,
     PrecisionAtK,
-    SharedLshSampler,
     SimHash,
     SlideCrossentropy,
     SparseAdam,
@@ -295,13 +294,16 @@ CASES = {
         "sampler": lambda: LshSampler(hash=SimHash(2, tables=3), active=2, rebuild_every=3),
         "units": 2,
     },
-    "few units, shared lsh": {
-        "sampler": lambda: SharedLshSampler(hash=SimHash(2, tables=3), active=3, rebuild_every=3),
-        "units": 3,
-    },
     "few units, uniform": {"sampler": lambda: UniformSampler(2, subtract_log_q=True), "units": 3},
-    "shared lsh": {
-        "sampler": lambda: SharedLshSampler(hash=SimHash(3, tables=4), active=30, rebuild_every=3),
+    "lsh, weighted": {
+        "sampler": lambda: LshSampler(
+            hash=SimHash(3, tables=4),
+            active=30,
+            random=0.7,
+            head=0.1,
+            importance=1.0,
+            rebuild_every=3,
+        ),
         **TABLES,
     },
 }

@@ -15,7 +15,7 @@ JOBS = [
 ]
 # Where the number of ranks matters, three; with few units one rank has none.
 ON_THREE = {"corrected", "few units", "few units, lsh", "lsh, hashed only", "lsh, learned"}
-FAST = {"all neurons", "shared lsh"}
+FAST = {"all neurons", "lsh, weighted"}
 
 
 @pytest.mark.mpi

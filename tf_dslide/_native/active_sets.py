@@ -52,37 +52,6 @@ def select_from_tables(
     )
 
 
-def select_for_batch(
-    codes: tf.Tensor,
-    bucket_ptr: tf.Tensor,
-    neuron_ids: tf.Tensor,
-    excluded: tf.Tensor,
-    step: tf.Tensor,
-    *,
-    hashed: int,
-    bucket_size: int,
-    seed: int,
-    from_start: bool = False,
-    min_collisions: int = 0,
-) -> tf.Tensor:
-    """The `excluded` neurons and the `hashed` others that the buckets of all rows hold most often.
-
-    Ascending distinct ids `int32`. With `min_collisions`, any that the buckets hold so often.
-    """
-    return _ops.dslide_select_for_batch(
-        codes=codes,
-        bucket_ptr=bucket_ptr,
-        neuron_ids=neuron_ids,
-        excluded=excluded,
-        step=step,
-        hashed=hashed,
-        bucket_size=bucket_size,
-        seed=seed,
-        from_start=from_start,
-        min_collisions=min_collisions,
-    )
-
-
 def sample_neurons(
     step: tf.Tensor,
     *,
@@ -105,6 +74,12 @@ def sample_neurons(
         distribution=distribution,
         seed=seed,
     )
+
+
+def union(one: tf.Tensor, other: tf.Tensor, units: int) -> tf.Tensor:
+    """The neurons in either of two lists `int32`: ascending and distinct."""
+    both = tf.cast(tf.concat([one, other], axis=0), tf.int64)
+    return canonical_labels(tf.stack([0, tf.size(both, tf.int64)]), both, units).ids
 
 
 def log_importance_weights(active: ActiveSet, drawn: tf.Tensor, units: int) -> tf.Tensor:

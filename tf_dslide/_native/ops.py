@@ -8,8 +8,8 @@ from tf_dslide._native.active_sets import (
     csr_from_sparse,
     log_importance_weights,
     sample_neurons,
-    select_for_batch,
     select_from_tables,
+    union,
 )
 from tf_dslide._native.factored_slices import (
     FactoredSlices,
@@ -136,7 +136,6 @@ __all__ = [
     "row_gradient_adam",
     "sample_neurons",
     "scale_rows",
-    "select_for_batch",
     "select_from_tables",
     "sim_hash_codes",
     "sim_hash_parameters",
@@ -150,6 +149,7 @@ __all__ = [
     "sparse_linear_select",
     "sparse_linear_top_k",
     "top_k",
+    "union",
     "value_of",
     "wta_codes",
 ]

@@ -18,7 +18,6 @@ from tf_dslide.samplers import (
     LogUniformSampler,
     LshSampler,
     Sampler,
-    SharedLshSampler,
     UniformSampler,
 )
 
@@ -83,12 +82,12 @@ def count_steps(num_samples: int, batch_size: int, epochs: int) -> int:
 def _make_sampler(settings: SamplerSettings, seed: int) -> Sampler:
     if settings.name == "all":
         return AllNeurons()
-    if settings.name in ("lsh", "shared_lsh"):
-        lsh = LshSampler if settings.name == "lsh" else SharedLshSampler
+    if settings.name == "lsh":
         schedule: dict[str, Any] = {}
         if settings.rebuild_every is not None:
             schedule["rebuild_every"] = settings.rebuild_every
-        return lsh(hash=_make_hash(settings, seed), active=settings.active, seed=seed, **schedule)
+        family = _make_hash(settings, seed)
+        return LshSampler(hash=family, active=settings.active, seed=seed, **schedule)
     kind = UniformSampler if settings.name == "uniform" else LogUniformSampler
     if settings.num_sampled is None:
         return kind(seed=seed)

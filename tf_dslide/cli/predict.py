@@ -114,7 +114,7 @@ def _require_tables(classifier: "Classifier") -> None:
     chooser = getattr(classifier.layer, "sampler", classifier.layer)
     if not isinstance(chooser, LshSampler):
         raise CommandError(
-            "--hashed needs a model trained with --sampler lsh or shared_lsh; "
+            "--hashed needs a model trained with --sampler lsh; "
             f"{classifier.path} has a {type(chooser).__name__}"
         )
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from tf_dslide.cli.inputs import Source
 
-SamplerName = Literal["lsh", "shared_lsh", "uniform", "log_uniform", "all"]
+SamplerName = Literal["lsh", "uniform", "log_uniform", "all"]
 HashName = Literal["simhash", "wta", "dwta", "minhash", "learned"]
 ScheduleName = Literal["linear", "cosine", "constant"]
 
@@ -17,7 +17,7 @@ class SamplerSettings:
 
     Attributes:
         name: The kind of sampler.
-        hash: Family of hash functions, of `lsh` and `shared_lsh` as are the next four.
+        hash: Family of hash functions, of `lsh` as are the next four.
         bits: Bits of a hash code.
         tables: Number of hash tables.
         active: Neurons active for a sample.

@@ -55,8 +55,8 @@ Sampler = Annotated[
     _option(
         "--sampler",
         panel=_NEURONS,
-        help="Which output neurons take part in a step: those that hashing finds (by default one "
-        "set for the batch), those of a sampled softmax, or all.",
+        help="Which output neurons take part in a step: those that hashing finds for each "
+        "sample, those of a sampled softmax, or all.",
     ),
 ]
 Active = Annotated[
@@ -65,12 +65,12 @@ Active = Annotated[
         panel=_NEURONS,
         min=1,
         metavar="N",
-        help="lsh, shared_lsh: active neurons per sample; by default a tenth of all, 64 to 3,000.",
+        help="lsh: active neurons per sample; by default a tenth of all, 64 to 3,000.",
     ),
 ]
 Hash = Annotated[
     settings.HashName | None,
-    _option(panel=_NEURONS, help="lsh, shared_lsh: family of hash functions; simhash by default."),
+    _option(panel=_NEURONS, help="lsh: family of hash functions; simhash by default."),
 ]
 Bits = Annotated[
     int | None,
@@ -79,14 +79,12 @@ Bits = Annotated[
         min=1,
         max=24,
         metavar="K",
-        help="lsh, shared_lsh: bits of a hash code; by default for buckets of about 64 neurons.",
+        help="lsh: bits of a hash code; by default for buckets of about 64 neurons.",
     ),
 ]
 Tables = Annotated[
     int | None,
-    _option(
-        panel=_NEURONS, min=1, metavar="L", help="lsh, shared_lsh: hash tables; 50 by default."
-    ),
+    _option(panel=_NEURONS, min=1, metavar="L", help="lsh: hash tables; 50 by default."),
 ]
 RebuildEvery = Annotated[
     int | None,
@@ -94,7 +92,7 @@ RebuildEvery = Annotated[
         panel=_NEURONS,
         min=1,
         metavar="STEPS",
-        help="lsh, shared_lsh: steps to the first rebuild of the tables, 25 by default; later "
+        help="lsh: steps to the first rebuild of the tables, 25 by default; later "
         "rebuilds are further and further apart.",
     ),
 ]
@@ -216,7 +214,7 @@ def train(
     options.require_trainable(dropout, learning_rate, weight_decay)
     source = Source(data, labels, num_features, num_labels, cache)
     chosen = settings.SamplerSettings(
-        sampler or "shared_lsh", hash, bits, tables, active, rebuild_every, num_sampled
+        sampler or "lsh", hash, bits, tables, active, rebuild_every, num_sampled
     )
     if linear:
         given = asdict(chosen) | {"name": None, "sampler": sampler}
@@ -275,7 +273,7 @@ def _check_linear(hidden: list[int], given: dict[str, Any]) -> None:
 def _check_sampler(chosen: settings.SamplerSettings) -> None:
     """Refuses options that the chosen sampler would ignore."""
     belongs: dict[str, tuple[str, ...]] = dict.fromkeys(
-        ("hash", "bits", "tables", "active", "rebuild_every"), ("lsh", "shared_lsh")
+        ("hash", "bits", "tables", "active", "rebuild_every"), ("lsh",)
     )
     belongs["num_sampled"] = ("uniform", "log_uniform")
     for name, samplers in belongs.items():

@@ -63,7 +63,7 @@ def tune(
         network=settings.NetworkSettings(
             hidden=tuple(hidden),
             dropout=dropout,
-            sampler=settings.SamplerSettings("shared_lsh"),
+            sampler=settings.SamplerSettings("lsh"),
             learning_rate=learning_rate,
             schedule="constant",  # falls with the time, not with the steps
             weight_decay=weight_decay,

@@ -19,7 +19,7 @@ from tf_dslide.cli.search import Choice, Factor, Outcome, search
 from tf_dslide.cli.settings import NetworkSettings, SamplerSettings, TuneSettings
 from tf_dslide.data import Dataset, batches
 from tf_dslide.hashing import address_bits_for
-from tf_dslide.samplers import SharedLshSampler
+from tf_dslide.samplers import LshSampler
 
 # The rest of a trial's time is for building, tracing and scoring.
 _SHARE_OF_TRAINING = 0.7
@@ -27,9 +27,9 @@ _SHARE_OF_TRAINING = 0.7
 
 def usual(units: int) -> SamplerSettings:
     """What `dslide train` uses without options, spelled out."""
-    sampler = SharedLshSampler()
+    sampler = LshSampler()
     return SamplerSettings(
-        "shared_lsh",
+        "lsh",
         "simhash",
         address_bits_for(units),
         sampler.hash.tables,
@@ -40,7 +40,7 @@ def usual(units: int) -> SamplerSettings:
 
 def _samplers(best: SamplerSettings) -> Factor[SamplerSettings]:
     uniform = SamplerSettings("uniform", num_sampled=best.active)
-    return Factor("sampler", [("lsh", replace(best, name="lsh")), ("uniform", uniform)])
+    return Factor("sampler", [("uniform", uniform)])
 
 
 def _active(best: SamplerSettings) -> Factor[SamplerSettings]:

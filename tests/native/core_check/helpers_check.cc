@@ -36,6 +36,10 @@ void CheckFirstBad() {
   Check(bad.first() == 37, "the first bad number");
 }
 
+void CheckStreamCost() {
+  Check(StreamCost(0) > 0 && StreamCost(400) > StreamCost(40), "longer rows take longer");
+}
+
 void CheckRandom() {
   Check(Mix(0) == 0xe220a8397b1dcdafull, "splitmix64");
   Check(Mix(1, 2) == Mix(Mix(1) ^ 2) && Mix(1, 2, 3) == Mix(Mix(1, 2) ^ 3), "Mix of several");
@@ -92,7 +96,7 @@ void CheckPrefetch() {
   Prefetch(values.data());
 }
 
-const Checks kChecks = {CheckSlabs,  CheckFirstBad,     CheckRandom,
+const Checks kChecks = {CheckSlabs,  CheckStreamCost,   CheckFirstBad, CheckRandom,
                         CheckScored, CheckPackedPanels, CheckPrefetch};
 
 }  // namespace

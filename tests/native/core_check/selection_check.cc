@@ -66,23 +66,6 @@ void CheckSelectedByCode(const Shape& shape, LshQuery query) {
   }
 }
 
-void CheckSelectedForBatch(const Shape& shape, const LshQuery& query) {
-  Ints first;
-  for (const ParallelFor& pool : kPools) {
-    bool sound = false;
-    const Ints got = SelectForBatch(query, shape.rows, pool, &sound);
-    Check(sound, "sound tables");
-    const int64_t size = got.size(), bounds[] = {0, size};
-    Check(CheckCsr(bounds, 1, got.data(), size, shape.units, true, FourThreads).empty(),
-          shape.Name("batch"));
-    Check(std::includes(got.begin(), got.end(), query.excluded.begin(), query.excluded.end()),
-          shape.Name("excluded neurons of the batch"));
-    Check(size <= query.hashed + query.excluded.count, shape.Name("size of the batch's set"));
-    if (&pool == &kPools[0]) first = got;
-    CheckSame(first, got, "batch by threads");
-  }
-}
-
 void CheckSelection() {
   Source source(9);
   for (const Shape& shape : kShapes) {
@@ -101,13 +84,11 @@ void CheckSelection() {
                                   ids.data(), hashed, bucket_size, List(excluded), 11};
           CheckSelected(shape, query, labels);
           if (hashed == 20) CheckSelectedByCode(shape, query);
-          CheckSelectedForBatch(shape, query);
           if (bucket_size != 7) continue;
           LshQuery enough = query;
           enough.from_start = true;
           enough.min_collisions = 1 + source.Integer(4);
           CheckSelected(shape, enough, labels);
-          CheckSelectedForBatch(shape, enough);
         }
       }
       if (rows == 0 || units < 60 || tables == 0) continue;  // too few for every bucket to hold one
