@@ -51,14 +51,18 @@ class SampledWeights:
         """Begins a training step, so that each has random choices of its own."""
         self.step.assign_add(1)
 
-    def sampled_logits(self, x: tf.Tensor, labels: Csr | None) -> tuple[ActiveLogits, Selection]:
+    def sampled_logits(
+        self, x: tf.Tensor, labels: Csr | None, labels_per_row: tf.Tensor | None = None
+    ) -> tuple[ActiveLogits, Selection]:
         """Logits of the active set only, without the sampler's adjustment, and the set.
 
-        Without labels, the neurons that are likely to score high.
+        Without labels, the neurons that are likely to score high. Arguments of `Selector.select`.
         """
         if self.selector is None:
             raise RuntimeError("there is nothing to sample: every neuron is active")
-        selection = self.selector.select(x, labels, self.kernel, self.bias, self.step)
+        selection = self.selector.select(
+            x, labels, self.kernel, self.bias, self.step, labels_per_row
+        )
         # A part of a layer may have no neurons.
         view = ops.csc_from_csr(selection.active, max(1, self.units))
         return ops.active_logits(x, view, self.kernel, self.bias), selection

@@ -125,15 +125,15 @@ class SparseAdam(_RowOptimizer):
     moments and weights of its rows alone change. Adam also moves rows without a gradient: their
     moments decay, and their weights move on by what is left of them. Here each row remembers its
     last step (4 bytes), and when a gradient next names it, it first makes up for the steps that it
-    missed. Training that reads rows only when it also updates them is thus Keras' `Adam`, but for
-    two simplifications: missed steps take the present learning rate, and the share of `epsilon` in
-    them is rounded (by less than a hundredth with the usual betas). What is read between, as by
-    hashing or in `evaluate`, may be a few steps behind; `fit` brings all weights up to date at its
-    end, `catch_up` at any time.
+    missed. From the same gradients the weights are then those of Keras' `Adam`, but for two
+    simplifications: missed steps take the present learning rate, and the share of `epsilon` in them
+    is rounded (by less than a hundredth with the usual betas). A row that is read before it catches
+    up, by its next forward pass, by hashing or by `evaluate`, is some steps behind; `fit` brings
+    all weights up to date at its end, `catch_up` at any time.
 
     With `lazy=True` rows miss nothing: the algorithm that `torch.optim.SparseAdam` names so. It
     costs accuracy where rows are seldom used. For a dense gradient both are
-    `keras.optimizers.Adam`. The bias corrections count all steps.
+    `keras.optimizers.Adam`, but for the default of `epsilon`. The bias corrections count all steps.
 
     A step on rows of `d` weights moves 28 bytes a weight; a `DSlideDense` gradient is summed in the
     same sweep and never stored.
@@ -142,7 +142,8 @@ class SparseAdam(_RowOptimizer):
         learning_rate: A float or a schedule.
         beta_1: Decay of the first moment.
         beta_2: Decay of the second moment; more than `beta_1 ** 2`, unless `lazy`.
-        epsilon: Added to the root of the second moment.
+        epsilon: Added to the root of the second moment. Keras' 1e-7 is not small beside the
+            gradients of one class among tens of thousands, which are means over a batch.
         weight_decay: Decoupled decay, times the learning rate, for each step that a row takes part
             in and, unless `lazy`, for each that it missed; `None` for none.
         lazy: Whether rows without a gradient stay as they are for good.
@@ -165,7 +166,7 @@ class SparseAdam(_RowOptimizer):
         learning_rate: Any = 1e-3,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
-        epsilon: float = 1e-7,
+        epsilon: float = 1e-8,
         weight_decay: float | None = None,
         lazy: bool = False,
         name: str = "sparse_adam",

@@ -81,7 +81,8 @@ class LshSampler(TableOptions, Sampler):
     A neuron drawn can stand for all those that were not: to its logit `importance` times the
     logarithm of their number is added. With 1 the sum over the active set estimates that over all
     neurons without bias; with 0 the loss tells a sample's labels from the active set alone, which
-    learns faster where a sample has one label or two, and less well where it has many.
+    learns faster where a sample has one label or two, and less well where it has many. So by
+    default it is `1 - 2 / l` in a batch with `l` labels a sample, and 0 up to two of them.
 
     The tables are rebuilt inside the training graph after `rebuild_every` steps, then at intervals
     that grow by the factor `exp(rebuild_decay)`. What a bucket longer than `bucket_size` gives is
@@ -108,7 +109,8 @@ class LshSampler(TableOptions, Sampler):
         head: Share of `active` that goes to the neurons of the largest biases, in [0, 1]; chosen
             when the tables are built. `random` and `head` together are at most 1.
         batch_labels: Whether the labels of all samples of the batch are active in each.
-        importance: How far a neuron drawn stands for those that were not, in [0, 1].
+        importance: How far a neuron drawn stands for those that were not, in [0, 1]; `None`
+            follows the number of labels a sample.
         bucket_size: Neurons taken from one bucket at most; four times as many to predict.
         rebuild_every: Training steps until the first rebuild, n0 in SLIDE. A layer used on two
             inputs counts each use.

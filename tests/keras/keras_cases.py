@@ -117,7 +117,7 @@ class RowAdam:
         self.v[rows] = 0.999 * self.v[rows] + 0.001 * np.square(g)
         m, v = self.m[rows] / (1 - 0.9**t), self.v[rows] / (1 - 0.999**t)
         # Keras adds epsilon before the bias correction of the second moment.
-        epsilon = 1e-7 / np.sqrt(1 - 0.999**t)
+        epsilon = 1e-8 / np.sqrt(1 - 0.999**t)
         weight[rows] -= self.rate * (m / (np.sqrt(v) + epsilon) + self.decay * weight[rows])
 
 

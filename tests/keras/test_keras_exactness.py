@@ -211,7 +211,7 @@ class FrozenSet(tf_dslide.Sampler):
         ids = self.ids
 
         class Frozen(selectors.Selector):
-            def select(self, x, labels, kernel, bias, step):
+            def select(self, x, labels, kernel, bias, step, labels_per_row=None):
                 active = selectors.ActiveSet(labels, tf.constant(ids, tf.int32))
                 return selectors.Selection(active)
 

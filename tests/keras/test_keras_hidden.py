@@ -153,7 +153,7 @@ class FrozenSet(tf_dslide.Sampler):
 
     def selector(self, units, dim):
         class Frozen(selectors.Selector):
-            def select(self, x, labels, kernel, bias, step):
+            def select(self, x, labels, kernel, bias, step, labels_per_row=None):
                 splits = tf.constant([0, 2, 2, 5], tf.int64)
                 own = selectors.Csr(splits, tf.constant([1, 4, 0, 4, 6]))
                 return selectors.Selection(selectors.ActiveSet(own, tf.constant([2, 4])))

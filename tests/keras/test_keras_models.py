@@ -609,7 +609,7 @@ def test_regularizers_and_constraints_as_on_dense(data):
     other = keras.Sequential([keras.Input((DIM,)), twin])
     twin.kernel.assign(layer.kernel.numpy().T)
     twin.bias.assign(layer.bias)
-    model.compile(SparseAdam(0.05), SlideCrossentropy())
+    model.compile(SparseAdam(0.05, epsilon=1e-7), SlideCrossentropy())
     other.compile(
         keras.optimizers.Adam(0.05),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -111,7 +111,7 @@ def test_rows_that_catch_up_follow_adam(always, decay):
     rng = np.random.default_rng(4)
     start = rng.normal(size=(UNITS, DIM)).astype("float32")
     ours, theirs = keras.Variable(start), keras.Variable(start)
-    sparse_adam = SparseAdam(0.01, weight_decay=decay)
+    sparse_adam = SparseAdam(0.01, epsilon=1e-7, weight_decay=decay)
     adam = keras.optimizers.AdamW(0.01, weight_decay=decay or 0.0)
     for step in range(200):
         rows = rare_rows(rng, step)
@@ -210,7 +210,7 @@ def test_clipping_inside_fit(data):
     x, y = data
     model = wide_model(UNITS, DIM)
     twin = keras.Sequential([keras.Input((DIM,)), dense_twin(model.layers[0])])
-    model.compile(SparseAdam(0.01, global_clipnorm=0.1), SlideCrossentropy())
+    model.compile(SparseAdam(0.01, epsilon=1e-7, global_clipnorm=0.1), SlideCrossentropy())
     twin.compile(
         keras.optimizers.Adam(0.01, global_clipnorm=0.1),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -239,7 +239,7 @@ def test_keras_arguments_as_in_adam(kwargs, data):
     adam = keras.optimizers.AdamW if "weight_decay" in kwargs else keras.optimizers.Adam
     model = wide_model(UNITS, DIM)
     twin = keras.Sequential([keras.Input((DIM,)), dense_twin(model.layers[0])])
-    model.compile(SparseAdam(0.01, **kwargs), SlideCrossentropy())
+    model.compile(SparseAdam(0.01, epsilon=1e-7, **kwargs), SlideCrossentropy())
     twin.compile(adam(0.01, **kwargs), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     for _ in range(3):
         for part in (slice(0, 3), slice(3, 8)):
@@ -354,7 +354,7 @@ def test_learning_rate_schedules(rate, data):
     x, y = data
     model = wide_model(UNITS, DIM)
     twin = keras.Sequential([keras.Input((DIM,)), dense_twin(model.layers[0])])
-    model.compile(SparseAdam(rate), SlideCrossentropy())
+    model.compile(SparseAdam(rate, epsilon=1e-7), SlideCrossentropy())
     twin.compile(
         keras.optimizers.Adam(rate), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     )

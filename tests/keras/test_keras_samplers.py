@@ -204,6 +204,28 @@ def test_offsets_stand_for_the_neurons_left_out(random, head, case):
         close(added[tail], np.full(drawn, np.log((UNITS - others) / drawn)))
 
 
+@pytest.mark.parametrize(("count", "power"), [(0, 0.0), (1, 0.0), (2, 0.0), (4, 0.5), (5, 0.6)])
+def test_how_far_drawn_neurons_count_follows_the_labels_of_a_sample(count, power, case):
+    x, _ = case
+    rng = np.random.default_rng(3)
+    # Samples without labels do not count.
+    labels = [rng.choice(UNITS, count * (i % 2), replace=False).tolist() for i in range(ROWS)]
+    kernel = rng.normal(size=(UNITS, DIM))
+    found, full, half = (
+        choose(
+            LshSampler(active=60, random=0.5, head=0.1, importance=importance),
+            x,
+            labels,
+            kernel=kernel,
+        )[1]
+        for importance in (None, 1.0, 0.5)
+    )
+    for mine, whole, other in zip(found, full, half, strict=True):
+        assert max(whole) > 1
+        close(mine, power * np.array(whole))
+        close(other, 0.5 * np.array(whole))
+
+
 def test_the_head_are_the_neurons_of_the_largest_biases(case):
     x, labels = case
     bias = np.random.default_rng(2).normal(size=UNITS)

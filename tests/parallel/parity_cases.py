@@ -49,13 +49,15 @@ class TablesSelector(selectors.Selector):
         self.parts = [sharding.Shard(*edges, units) for edges in ranges]
         self.selectors = [sampler.selector(part, dim) for part in self.parts]
 
-    def select(self, x, labels, kernel, bias, step):
+    def select(self, x, labels, kernel, bias, step, labels_per_row=None):
+        assert labels_per_row is None
         kernel, bias = (tf.convert_to_tensor(v) for v in (kernel, bias))
         chosen = []
+        mean = None if labels is None else selectors.mean_labels(labels)
         for part, selector in zip(self.parts, self.selectors, strict=True):
             mine = None if labels is None else labels_within(labels, part.begin, part.end)
             cut = slice(part.begin, part.end)
-            chosen.append(selector.select(x, mine, kernel[cut], bias[cut], step))
+            chosen.append(selector.select(x, mine, kernel[cut], bias[cut], step, mean))
         return joined(chosen, self.parts, tf.shape(x)[0])
 
     def invalidate(self):

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_dslide import lazy, sharding
+from tf_dslide import lazy, selectors, sharding
 from tf_dslide._checks import require_positive
 from tf_dslide._native import ops
 from tf_dslide._native.ops import ActiveLogits, Csr, SoftmaxTotals
@@ -400,7 +400,9 @@ class RankLogits(lazy.DenseLogits):
 
     def _sampled_loss(self, labels: Csr, binary: bool) -> tf.Tensor:
         mine = self._mine(labels)
-        logits, selection = self._weights.sampled_logits(self._x, mine)
+        logits, selection = self._weights.sampled_logits(
+            self._x, mine, selectors.mean_labels(labels)
+        )
         active = selection.active
         self._sampled = (ActiveLogits(*map(tf.stop_gradient, logits)), active)
         own_adjustment, shared_adjustment = selection.logit_adjustment
