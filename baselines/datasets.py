@@ -1,5 +1,6 @@
 """The data of a comparison: presets by name, files by path."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ from tf_dslide.data import (
     PRESETS,
     Dataset,
     cached,
+    load_places,
     make_preset,
     read_skip_gram,
     read_xmc,
@@ -16,6 +18,7 @@ from tf_dslide.data import (
 
 SKIP_GRAM = "skipgram:"
 TF_IDF = "tf-idf:"
+PLACES = re.compile(r"places(?::([1-9]\d*))?")
 
 
 class Split(NamedTuple):
@@ -40,8 +43,9 @@ def load(where: str, seed: int, train_rows: int | None, test_rows: int) -> Split
     Args:
         where: A preset (`PRESETS`); a folder with `train.txt` and `test.txt` in the XMC
             repository's format, perhaps with the suffix `.gz`, or `tf-idf:FOLDER` to weight its
-            features, which are counts; or `skipgram:FILE` for the words of a text file and the
-            words around them, every tenth of them for testing.
+            features, which are counts; `places` or `places:N` for spellings of all places or of
+            the N most populous ones (`load_places`); or `skipgram:FILE` for the words of a text
+            file and the words around them, every tenth of them for testing.
         seed: Of the presets, and of the choice of rows.
         train_rows: How many training rows to take at most; `None` for all.
         test_rows: How many test rows to take at most: the first ones.
@@ -53,6 +57,10 @@ def load(where: str, seed: int, train_rows: int | None, test_rows: int) -> Split
     require(where)
     if where.startswith(SKIP_GRAM):
         split = _skip_gram(Path(where.removeprefix(SKIP_GRAM)), test_rows)
+    elif places := PLACES.fullmatch(where):
+        most = None if places[1] is None else int(places[1])
+        task = load_places(max_places=most)
+        split = Split(task.train, task.test, where.replace(":", "-"), "spellings of places")
     elif where in PRESETS:
         tested = min(test_rows, PRESETS[where].num_test)
         split = Split(
@@ -93,12 +101,12 @@ def require(where: str) -> None:
     if where.startswith(SKIP_GRAM):
         if not Path(where.removeprefix(SKIP_GRAM)).is_file():
             raise ValueError(f"{where}: no such file")
-    elif where not in PRESETS:
+    elif where not in PRESETS and not PLACES.fullmatch(where):
         folder = Path(where.removeprefix(TF_IDF))
         if not folder.is_dir():
             raise ValueError(
-                f"no data {str(folder)!r}: neither a preset ({', '.join(PRESETS)}) nor a folder "
-                f"with train.txt.gz and test.txt.gz, nor {SKIP_GRAM}FILE"
+                f"no data {str(folder)!r}: neither a preset ({', '.join(PRESETS)}) nor places:N, "
+                f"nor a folder with train.txt.gz and test.txt.gz, nor {SKIP_GRAM}FILE"
             )
         _file(folder, "train"), _file(folder, "test")
 

@@ -48,6 +48,7 @@ class Kind(NamedTuple):
 _SPARSE = {"optimizer": "SparseAdam", "prior": "label counts"}
 _ROWS = {"optimizer": "row-sparse Adam", "prior": "label counts"}
 _DENSE = {"optimizer": "Adam, TensorFlow's fused kernel", "prior": "label counts"}
+_OTHERS = ", and the batch's labels"
 _NEGATIVES = {"negatives": "uniform, and the batch's labels"}
 
 
@@ -58,17 +59,16 @@ def _network(negatives: str, *make: str) -> Kind:
 
 
 def _hashed(family: str) -> Kind:
-    return _network(f"LSH ({family}), per sample", "LshSampler", family)
+    return _network(f"LSH ({family}) per sample{_OTHERS}", "LshSampler", family)
 
 
 METHODS = {
-    "dslide-lsh": _network("LSH (SimHash), per sample", "LshSampler"),
-    "dslide-shared_lsh": _network("LSH, per batch, and its labels", "SharedLshSampler"),
+    "dslide-lsh": _network(f"LSH (SimHash) per sample{_OTHERS}", "LshSampler"),
     "dslide-wta": _hashed("WTA"),
     "dslide-dwta": _hashed("DWTA"),
     "dslide-minhash": _hashed("MinHash"),
     "dslide-learned": _hashed("LearnedHash"),
-    "dslide-uniform": _network("uniform", "UniformSampler"),
+    "dslide-uniform": _network(f"uniform{_OTHERS}", "UniformSampler"),
     "dslide-all": _network("all", "AllNeurons"),
     "dslide-linear": Kind(
         ("linear", "DSlideLinear"),
@@ -118,7 +118,7 @@ METHODS = {
 GROUPS = {
     "usual": (
         "dslide-lsh",
-        "dslide-shared_lsh",
+        "dslide-uniform",
         "dslide-linear",
         "horovod-dense",
         "horovod-sampled",
@@ -129,7 +129,6 @@ GROUPS = {
     "study": (
         "dslide-linear",
         "omikuji",
-        "dslide-shared_lsh",
         "dslide-lsh",
         "dslide-learned",
         "dslide-wta",

@@ -26,7 +26,6 @@ from tf_dslide import (  # noqa: E402
     LshSampler,
     PrecisionAtK,
     PropensityScoredPrecisionAtK,
-    SharedLshSampler,
     SimHash,
     SlideCrossentropy,
     SparseAdagrad,
@@ -43,9 +42,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("train")
     parser.add_argument("test")
-    parser.add_argument(
-        "--methods", nargs="+", default=["lsh", "all"], help="of: lsh shared_lsh uniform all"
-    )
+    parser.add_argument("--methods", nargs="+", default=["lsh", "all"], help="of: lsh uniform all")
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=1024)
@@ -59,8 +56,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--bits", type=int, help="bits (simhash) or bins (dwta) of a table")
     parser.add_argument("--tables", type=int, default=50)
     parser.add_argument("--bucket-size", type=int, default=64)
-    parser.add_argument("--random", type=float, default=0.8)
-    parser.add_argument("--head", type=float, default=0.1)
+    parser.add_argument("--random", type=float, default=0.9)
+    parser.add_argument("--head", type=float, default=0.0)
     parser.add_argument("--prior", action="store_true", help="start from the labels' frequencies")
     parser.add_argument("--rebuild-every", type=int, default=25)
     parser.add_argument("--rebuild-decay", type=float, default=0.2)
@@ -80,8 +77,7 @@ def sampler_of(method: str, args: argparse.Namespace, units: int):
         family = DWTA(bins=args.bits, tables=args.tables)
     else:
         family = SimHash(bits=args.bits, tables=args.tables)
-    sampler = {"lsh": LshSampler, "shared_lsh": SharedLshSampler}[method]
-    return sampler(
+    return LshSampler(
         hash=family,
         active=active,
         random=args.random,

@@ -38,19 +38,18 @@ RUNS = {
         "Throughput, batch 256, 3,000 active",
         "throughput.py",
         f"--batch-size 256 --steps 40 {THROUGHPUT} "
-        "--methods lsh shared_lsh uniform tf-rowadam tf-sampled-sgd tf-dense",
+        "--methods lsh uniform tf-rowadam-all tf-sampled-sgd tf-dense",
     ),
     "batch 1024": Run(
         "Throughput, batch 1,024, 3,000 active",
         "throughput.py",
         f"--batch-size 1024 --steps 20 {THROUGHPUT} "
-        "--methods lsh shared_lsh uniform tf-rowadam tf-rowadam-all",
+        "--methods lsh uniform tf-rowadam tf-rowadam-all",
     ),
-    "shared_lsh 8192": Run(
-        "Throughput, batch 1,024, 8,192 shared",
+    "active 8192": Run(
+        "Throughput, batch 1,024, 8,192 active",
         "throughput.py",
-        f"--batch-size 1024 --active 8192 --steps 12 {THROUGHPUT} "
-        "--methods shared_lsh tf-rowadam-all",
+        f"--batch-size 1024 --active 8192 --steps 12 {THROUGHPUT} --methods lsh tf-rowadam-all",
     ),
     "units 1e5": Run(
         "Throughput at 100,000 units, hidden 32",

@@ -10,10 +10,9 @@ less overhead than `fit`.
 Methods: output layer, negatives, optimizer.
 
 - `lsh`: DSlideDense, LshSampler with `--active` neurons a sample, labels included; SparseAdam.
-- `shared_lsh`: SharedLshSampler, `--active` for the batch and the batch's labels; SparseAdam.
 - `uniform`: UniformSampler, `--active` at random for the batch, own labels; SparseAdam.
 - `tf-rowadam`, the bar: the same as `uniform`, in TensorFlow's own ops.
-- `tf-rowadam-all`: the same negatives and the batch's labels, as many as `shared_lsh` has.
+- `tf-rowadam-all`: the same negatives and the batch's labels, as `lsh` and `uniform` have.
 - `tf-dense`: Keras Dense, all neurons; Keras Adam.
 - `tf-sampled-sgd`: sampled_softmax_loss, `--active` at random for the batch, one label a row;
   sparse SGD.
@@ -47,7 +46,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    default = ["lsh", "shared_lsh", "uniform", "tf-dense", "tf-rowadam", "tf-sampled-sgd"]
+    default = ["lsh", "uniform", "tf-dense", "tf-rowadam", "tf-sampled-sgd"]
     parser.add_argument("--methods", nargs="+", default=default, choices=list(METHODS))
     parser.add_argument("--units", type=int, default=670_091)
     parser.add_argument("--hidden", type=int, default=128)
@@ -151,7 +150,6 @@ def tf_peer(make: Callable[[Any, Any], Any], task: Task) -> Trainer:
 
 METHODS: dict[str, Callable[[Task], Trainer]] = {
     "lsh": partial(dslide, "LshSampler", "active"),
-    "shared_lsh": partial(dslide, "SharedLshSampler", "active"),
     "uniform": partial(dslide, "UniformSampler", "num_sampled"),
     "tf-dense": tf_dense,
     "tf-rowadam": partial(tf_peer, lambda peers, shape: peers.RowAdamPeer(shape)),
@@ -160,7 +158,7 @@ METHODS: dict[str, Callable[[Task], Trainer]] = {
     ),
     "tf-sampled-sgd": partial(tf_peer, lambda peers, shape: peers.SampledSoftmaxPeer(shape)),
 }
-METHODS |= {name + ONE_CORE: METHODS[name] for name in ("lsh", "shared_lsh", "uniform")}
+METHODS |= {name + ONE_CORE: METHODS[name] for name in ("lsh", "uniform")}
 
 
 def make_data(args: argparse.Namespace) -> Any:

@@ -18,8 +18,8 @@ from rich.table import Table
 from tf_dslide import (
     DSlideDense,
     LabelPrior,
+    LshSampler,
     PrecisionAtK,
-    SharedLshSampler,
     SlideCrossentropy,
     SparseAdam,
     SparseDense,
@@ -39,7 +39,7 @@ def build(task: PlacesTask, epochs: int, batch_size: int, seed: int) -> keras.Mo
             SparseDense(256, activation="relu"),
             DSlideDense(
                 task.train.num_labels,
-                sampler=SharedLshSampler(seed=seed),
+                sampler=LshSampler(seed=seed),
                 bias_initializer=LabelPrior(task.train.label_counts),
             ),
         ]

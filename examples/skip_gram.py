@@ -83,9 +83,13 @@ def build(train: Dataset, args: argparse.Namespace) -> keras.Model:
             SparseDense(args.units, use_bias=False),
             DSlideDense(
                 train.num_labels,
-                # A batch has thousands of labels: with SharedLshSampler all would be active in all
-                # of its rows.
-                sampler=LshSampler(hash=SimHash(tables=20), active=args.active, seed=args.seed),
+                # A batch has thousands of labels: too many to be active in all of its rows.
+                sampler=LshSampler(
+                    hash=SimHash(tables=20),
+                    active=args.active,
+                    batch_labels=False,
+                    seed=args.seed,
+                ),
                 bias_initializer=LabelPrior(train.label_counts),
             ),
         ]

@@ -57,6 +57,14 @@ def test_data_by_preset_share_no_sample():
     assert (split.train.features[:200] != split.test.features).nnz > 0
 
 
+def test_places():
+    split = datasets.load("places:20", 0, 60, 40)
+    assert (split.train.num_samples, split.test.num_samples) == (60, 40)
+    assert (split.train.num_labels, split.name) == (20, "places-20")
+    with pytest.raises(ValueError, match="no data 'places:0'"):
+        datasets.require("places:0")
+
+
 def test_skip_gram_of_a_file(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("one two three four five six seven eight nine ten " * 4)
