@@ -57,8 +57,8 @@ void MissedSteps::List() const {
 
 AdamMissed MissedSteps::Long(int64_t missed) const {
   const double n = static_cast<double>(missed);
-  const double sum = Endless(settings_.step - missed) -
-                     std::pow(ratio(), n) * Endless(settings_.step);
+  const double sum =
+      Endless(settings_.step - missed) - std::pow(ratio(), n) * Endless(settings_.step);
   const double keep = 1.0 - settings_.rate * settings_.decay;
   return Missed(settings_.rate * sum * std::pow(keep, n - MeanStep()),
                 std::pow(settings_.beta_1, n), std::pow(settings_.beta_2, n), std::pow(keep, n));

@@ -183,6 +183,7 @@ def test_an_empty_batch(sampler):
     assert not tf.convert_to_tensor(gradient).numpy().any()
 
 
+@pytest.mark.slow
 def test_an_empty_sparse_batch():
     model = sparse_model(sampler=LshSampler(active=10))
     x = tf.SparseTensor(np.zeros((0, 2), "int64"), np.zeros(0, "float32"), (0, 20))

@@ -305,6 +305,7 @@ def learnable(rows=400, features=30, classes=12, seed=9):
     return x.astype("float32"), y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layers",
     [

@@ -166,7 +166,8 @@ def test_one_seed_one_training_and_seeds_differ():
     assert not all((a == b).all() for a, b in zip(runs[0], runs[2], strict=True))
 
 
-@pytest.mark.parametrize("ending", [pytest.param(".keras", marks=pytest.mark.slow), ".weights.h5"])
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
 def test_what_was_learned_is_saved(ending, tmp_path):
     x, y = batch()
     sampler = LshSampler(hash=LearnedHash(4, 6), active=60, rebuild_every=2)

@@ -129,7 +129,7 @@ def train_and_save(folder, name, **changes):
 
 @pytest.mark.parametrize(
     "name",
-    ["lsh", "rehash", *(pytest.param(name, marks=pytest.mark.slow) for name in ("learned", "all"))],
+    ["lsh", *(pytest.param(n, marks=pytest.mark.slow) for n in ("rehash", "learned", "all"))],
 )
 def test_a_training_goes_on_exactly(name, tmp_path):
     through, losses = train_and_save(tmp_path / "a", name)

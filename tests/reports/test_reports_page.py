@@ -146,6 +146,7 @@ def test_markdown_images_are_files_beside_it(out):
     assert {Path(name).name for name in names} == {p.name for p in (out / "figures").iterdir()}
 
 
+@pytest.mark.slow
 def test_markdown_alone(out, tmp_path):
     result = CliRunner().invoke(app, [str(RUNS), "-o", str(tmp_path), "--markdown"])
     assert result.exit_code == 0, result.output
