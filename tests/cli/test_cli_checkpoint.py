@@ -126,7 +126,7 @@ def test_checkpoints_are_not_mixed(files, tmp_path, run):
         (("--batch-size", 16), "--batch-size was 32 and is now 16"),
         (("--hidden", 9), "--hidden was [16] and is now [16, 9]"),
         (("--seed", 4), "--seed was 0 and is now 4"),
-        (("--sampler", "all"), "--sampler was 'lsh' and is now 'all'"),
+        (("--active", 30), "--active was 20 and is now 30"),
         (("--schedule", "linear"), "--schedule was 'constant' and is now 'linear'"),
         (("--validation-split", 0.2), "number of samples was 540 and is now 480"),
     ],

@@ -51,6 +51,29 @@ void CheckSimd() {
   }
 }
 
+// What a row of Adam missed, against its definition; a weight that never had a gradient stays.
+void CheckAdamMissed() {
+  Source source(3);
+  const AdamMissed missed = {0.05f, 0.3f, 0.98f, 0.999f};
+  for (int64_t n : {1, 7, 8, 16, 33, 100}) {
+    for (float epsilon : {0.0f, 1e-3f}) {
+      const Floats w = source.Array(n);
+      Floats m = source.Array(n), v = source.Array(n);
+      for (float& value : v) value = value * value + 0.01f;
+      m[0] = v[0] = 0;
+      Floats weight = w, momentum = m, velocity = v;
+      Simd().adam_missed(weight.data(), momentum.data(), velocity.data(), n, epsilon, missed);
+      for (int64_t i = 0; i < n; ++i) {
+        const double step = m[i] == 0 ? 0 : 0.05 * m[i] / (std::sqrt(double{v[i]}) + epsilon);
+        Check(std::abs(weight[i] - (0.999 * w[i] - step)) < 1e-5 * (1 + std::abs(step)),
+              "adam_missed: weight");
+        Check(std::abs(momentum[i] - 0.3 * m[i]) < 1e-6, "adam_missed: momentum");
+        Check(std::abs(velocity[i] - 0.98 * v[i]) < 1e-6, "adam_missed: velocity");
+      }
+    }
+  }
+}
+
 // Blocks of 16, one of them without any value that counts, against a loop.
 void CheckBlockTops() {
   Source source(2);
@@ -237,8 +260,8 @@ void CheckLevels() {
   Check(std::string(SimdRequestRefused()).empty(), "the level asked for is in use");
 }
 
-const Checks kChecks = {CheckSimd,    CheckBlockTops, CheckExp,    CheckGemm,
-                        CheckColumns, CheckEntries,   CheckBlocks, CheckLevels};
+const Checks kChecks = {CheckSimd,    CheckAdamMissed, CheckBlockTops, CheckExp,   CheckGemm,
+                        CheckColumns, CheckEntries,    CheckBlocks,    CheckLevels};
 
 }  // namespace
 }  // namespace dslide
