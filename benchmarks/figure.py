@@ -1,6 +1,6 @@
 """Draws README's picture from a result of bench.py.
 
-`python benchmarks/figure.py benchmarks/results/bench.json -o docs/throughput.png`; needs
+`python benchmarks/figure.py benchmarks/results/batch_256.json -o docs/throughput.png`; needs
 matplotlib, which the extra `baselines` brings. Samples a second are the batch over the median step.
 """
 
@@ -17,13 +17,13 @@ import matplotlib.pyplot as plt
 COLOURS = {
     "lsh": "#0072B2",
     "uniform": "#56B4E9",
-    "tf-rowadam": "#009E73",
+    "tf-rowadam-all": "#009E73",
     "tf-dense": "#E69F00",
 }
 NAMES = {
     "lsh": "DSlideDense, LshSampler",
     "uniform": "DSlideDense, UniformSampler",
-    "tf-rowadam": "sampled softmax in plain TensorFlow",
+    "tf-rowadam-all": "sampled softmax in plain TensorFlow",
     "tf-dense": "Dense, Adam",
 }
 RUN = "batch 256"

@@ -72,7 +72,7 @@ class AdamRates(NamedTuple):
     learning_rate: tf.Tensor | float
     beta_1: float = 0.9
     beta_2: float = 0.999
-    epsilon: float = 1e-7
+    epsilon: float = 1e-8
 
 
 class AdamSchedule:

@@ -59,7 +59,7 @@ class NumpyPeer:
     def step(self, features: sparse.csr_matrix, lists: Csr, labels: Csr) -> float:
         loss, gradients = self._gradients(features, lists, labels)
         self.steps += 1
-        settings = AdamSettings(self.steps, RATE, epsilon=1e-7)
+        settings = AdamSettings(self.steps, RATE, epsilon=1e-8)
         seen, neurons = np.unique(features.indices), np.unique(lists.ids)
         rows = (seen, np.arange(HIDDEN), neurons, neurons)
         self.states = [
