@@ -49,7 +49,8 @@ _SPARSE = {"optimizer": "SparseAdam", "prior": "label counts"}
 _ROWS = {"optimizer": "row-sparse Adam", "prior": "label counts"}
 _DENSE = {"optimizer": "Adam, TensorFlow's fused kernel", "prior": "label counts"}
 _OTHERS = ", and the batch's labels"
-_NEGATIVES = {"negatives": "uniform, and the batch's labels"}
+_UNIFORM = f"uniform{_OTHERS}"
+_NEGATIVES = {"negatives": _UNIFORM}
 
 
 def _network(negatives: str, *make: str) -> Kind:
@@ -68,7 +69,7 @@ METHODS = {
     "dslide-dwta": _hashed("DWTA"),
     "dslide-minhash": _hashed("MinHash"),
     "dslide-learned": _hashed("LearnedHash"),
-    "dslide-uniform": _network(f"uniform{_OTHERS}", "UniformSampler"),
+    "dslide-uniform": _network(_UNIFORM, "UniformSampler"),
     "dslide-all": _network("all", "AllNeurons"),
     "dslide-linear": Kind(
         ("linear", "DSlideLinear"),

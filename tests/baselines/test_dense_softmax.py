@@ -33,7 +33,7 @@ def keras_twin(network: DenseNetwork) -> keras.Model:
 
 def test_steps_are_those_of_keras():
     network = DenseNetwork(FEATURES, HIDDEN, UNITS, 0, tf.random.stateless_normal([UNITS], [1, 2]))
-    model, optimizer = keras_twin(network), keras.optimizers.Adam(RATE)
+    model, optimizer = keras_twin(network), keras.optimizers.Adam(RATE, epsilon=1e-8)
     targets = np.zeros((5, UNITS), np.float32)
     for row, ids in enumerate(LABELS):
         targets[row, ids] = 1 / max(len(ids), 1)
